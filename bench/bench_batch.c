@@ -1,8 +1,9 @@
 /* Decoding speed of several sessions in one batch.
  *
- *   build/bench/batch [--sidecar FILE] MODEL [recipe [depth [steps [n...]]]]
+ *   build/bench/batch [--sidecar FILE] [--stages N] MODEL [recipe [depth [steps [n...]]]]
  *
- * Defaults: best-3 4096 32 1 4 16.
+ * Defaults: best-3 4096 32 1 4 16. With --stages, N ranks divide the layers. They are threads of
+ * this process, with one thread for computing each. N = 1 is one process with one thread.
  *
  * Each of n sessions holds `depth` tokens; then `steps` passes decode one token of each. Columns:
  *
@@ -11,12 +12,14 @@
  *   ms/pass    median
  *   build ms   rebuilding the graph, as needed when a session joins or leaves the batch
  *   cache MiB  of all sessions, from their ledgers
+ *   groups     in which the sessions go through the stages (engine/microbatch.h)
  *
  * The caches are filled with the rows of 256 random tokens, repeated. Their cost is that of a
  * text. */
 #include "bench_support.h"
 #include "engine/batch.h"
 #include "engine/repeat_rows.h"
+#include "support_ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +28,8 @@
 enum { MAX_SESSIONS = 64, SOURCE = 256, MAX_STEPS = 4096 };
 
 struct setup {
+    struct ranks *ranks; /* NULL: one process */
+    lk_cluster *cluster;
     lk_model *model;
     lk_recipe *recipe;
     lk_session *session[MAX_SESSIONS];
@@ -97,21 +102,40 @@ static void measure(struct setup *s, int n) {
     qsort(seconds, s->steps, sizeof *seconds, bench_compare_doubles);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
-    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass,
-           1e3 * median_build(s), cache);
+    int n_group = s->batch->pass.groups.n;
+    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f %7d\n", n, n / pass, n / pass / s->single,
+           1e3 * pass, 1e3 * median_build(s), cache, n_group);
     fflush(stdout);
+}
+
+/* Open the model, in n_stage stages if that is not 0. */
+static void open_model(struct setup *s, const char *path, lk_model_opts opts, int n_stage) {
+    lk_err err = {0};
+    if (n_stage > 0) opts.n_threads = 1;
+    if (n_stage > 1) {
+        s->ranks = ranks_start(n_stage, &s->cluster);
+        bench_check(lk_cluster_set_stages(s->cluster, n_stage, &err), &err);
+        bench_check(lk_model_open_cluster(&s->model, path, &opts, s->cluster, &err), &err);
+    } else {
+        bench_check(lk_model_open(&s->model, path, &opts, &err), &err);
+    }
 }
 
 int main(int argc, char **argv) {
     lk_err err = {0};
     lk_model_opts opts = {0};
-    if (argc > 2 && strcmp(argv[1], "--sidecar") == 0) {
-        opts.sidecar = argv[2];
-        argc -= 2, argv += 2;
+    int n_stage = 0;
+    for (; argc > 2 && strncmp(argv[1], "--", 2) == 0; argc -= 2, argv += 2) {
+        if (strcmp(argv[1], "--sidecar") == 0)
+            opts.sidecar = argv[2];
+        else if (strcmp(argv[1], "--stages") == 0)
+            n_stage = (int)strtol(argv[2], NULL, 10);
+        else
+            break;
     }
-    if (argc < 2)
-        return fprintf(stderr, "usage: build/bench/batch [--sidecar FILE] MODEL [recipe [depth "
-                               "[steps [n...]]]]\n"),
+    if (argc < 2 || argv[1][0] == '-' || n_stage < 0 || n_stage > 64)
+        return fprintf(stderr, "usage: build/bench/batch [--sidecar FILE] [--stages N] MODEL "
+                               "[recipe [depth [steps [n...]]]]\n"),
                2;
     struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096,
                       .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
@@ -121,11 +145,11 @@ int main(int argc, char **argv) {
                2;
     int n[16] = {1, 4, 16}, n_n = 3;
     for (int i = 5; i < argc && i < 21; i++, n_n = i - 5) n[i - 5] = (int)strtol(argv[i], NULL, 10);
-    bench_check(lk_model_open(&s.model, argv[1], &opts, &err), &err);
+    open_model(&s, argv[1], opts, n_stage);
     bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
     bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
     printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "
-           "cache MiB\n",
+           "cache MiB  groups\n",
            lk_recipe_text(s.recipe), s.depth, lk_model_get_info(s.model).n_threads,
            lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);
@@ -141,5 +165,6 @@ int main(int argc, char **argv) {
     for (int i = 0; i < MAX_SESSIONS; i++) lk_session_free(s.session[i]);
     lk_recipe_free(s.recipe);
     lk_model_free(s.model);
+    if (s.ranks) bench_check(ranks_end(s.ranks, &err), &err);
     return 0;
 }

@@ -5,7 +5,8 @@
  * them, and the ranks combine their partial results in every layer.
  *
  * With several stages (lk_cluster_set_stages) the layers are divided, too: the ranks of a stage
- * have the weights and the cache of its layers only, and hidden states go from stage to stage.
+ * have the weights and the cache of its layers only, and hidden states go from stage to stage. The
+ * sessions of lk_batch_eval go through them in groups then, if that is faster.
  *
  *   rank 0       lk_cluster_new, lk_model_open_cluster, then everything of lowkey.h as usual
  *   other ranks  lk_cluster_new, lk_cluster_follow, which returns when rank 0 frees its cluster

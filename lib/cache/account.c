@@ -50,6 +50,19 @@ uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
     return sum;
 }
 
+uint64_t lk_cache_row_bytes(const struct lk_cache *cache) {
+    uint64_t sum = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        uint64_t bytes = 0, n_rank = kv->shard.n_rank > 1 ? (uint64_t)kv->shard.n_rank : 1;
+        for (int i = 0; i < kv->n_level; i++)
+            bytes += (uint64_t)kv->count[i].rows * kv->level[i].block_bytes /
+                     (uint64_t)kv->rule[i].block_rows;
+        sum += bytes / n_rank;
+    }
+    return sum;
+}
+
 uint64_t lk_cache_f16_bytes(const struct lk_cache_shape *shape, int64_t n_tok) {
     uint64_t values = 0;
     for (int layer = 0; layer < shape->n_layer; layer++) {

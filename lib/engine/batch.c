@@ -1,7 +1,9 @@
-/* Evaluation of tokens of one or several sessions in one pass over the weights. */
+/* Evaluation of tokens of one or several sessions in one pass over the weights, or in groups that
+ * go through the stages of a model. */
 #include "engine/batch.h"
 
 #include "base/buf.h"
+#include "engine/pipeline.h"
 
 #include <string.h>
 
@@ -89,31 +91,18 @@ static lk_status prepare_item(lk_batch_item *item) {
 
 /* Write tokens, positions and the rows that get logits to the graph's inputs, as far as this stage
  * needs them. */
-static void set_inputs(struct lk_pass *pass, const lk_batch_item *item, size_t n) {
+static void set_inputs(struct lk_pass *pass) {
     struct lk_graph *g = &pass->graph;
     int32_t *out = g->out ? g->out->data : NULL, *tok = g->tok->data;
-    const struct lk_seq *seq = pass->seq;
-    for (size_t i = 0; i < n; i++) {
-        if (item[i].err.code != LK_OK) continue;
-        if (tok) memcpy(tok + seq->row, item[i].tok, item[i].n_tok * sizeof *tok);
-        size_t first = item[i].session->n_tok + (size_t)lk_cache_n_shifted(item[i].session->cache);
-        lk_graph_set_positions(g, seq->row, first, item[i].n_tok);
+    for (size_t i = 0; i < pass->n_seq; i++) {
+        const struct lk_seq *seq = &pass->seq[i];
+        const struct lk_session *s = seq->session;
+        if (tok) memcpy(tok + seq->row, seq->item->tok, (size_t)seq->n_tok * sizeof *tok);
+        lk_graph_set_positions(g, (size_t)seq->row, s->n_tok + (size_t)lk_cache_n_shifted(s->cache),
+                               (size_t)seq->n_tok);
         int end = seq->row + seq->n_tok;
         for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
-        seq++;
     }
-}
-
-/* Give a session its logits [n_out][n_vocab], which the graph of the last stage has computed. Of
- * several stages, rank 0 gets them. */
-static bool take_logits(struct lk_session *s, int n_out, const float *logits) {
-    const struct lk_model *model = s->model;
-    size_t n = (size_t)n_out * model->net->hp.n_vocab;
-    s->n_logits = n_out;
-    if (model->net->stages.n > 1)
-        return lk_cluster_send_logits(model->cluster, model->net->stages.n, logits, s->logits, n);
-    memcpy(s->logits, logits, n * sizeof *logits);
-    return true;
 }
 
 void lk_item_add_tokens(const lk_batch_item *item, bool drafts) {
@@ -125,21 +114,27 @@ void lk_item_add_tokens(const lk_batch_item *item, bool drafts) {
     if (s->cache->reserved == 0 && !drafts) lk_cache_trim(s->cache);
 }
 
-/* Give a session its tokens and its logits. If a custom node failed, its layers may hold different
- * numbers of tokens, so it is emptied. */
-static void finish_item(lk_batch_item *item, const struct lk_seq *seq, const float *logits) {
-    struct lk_session *s = item->session;
-    int failed = seq->failed;
-    if (!failed && !take_logits(s, seq->n_out, logits)) failed = LK_E_IO;
-    if (failed) {
-        lk_session_drop_tokens(s);
-        if (failed == LK_E_IO)
-            lk_cluster_fail_lost(&item->err);
-        else
-            lk_fail(&item->err, failed, "out of memory for the cache's next block");
+/* Give a session its tokens and, if there are several stages, the logits on rank 0, which the last
+ * stage has. If a custom node failed, its layers may hold different numbers of tokens, so it is
+ * emptied. */
+static void finish_item(const struct lk_seq *seq) {
+    struct lk_session *s = seq->session;
+    const struct lk_model *model = s->model;
+    int failed = seq->failed, n_stage = model->net->stages.n;
+    size_t n = (size_t)seq->n_out * model->net->hp.n_vocab;
+    s->n_logits = seq->n_out;
+    if (!failed && n_stage > 1 &&
+        !lk_cluster_send_logits(model->cluster, n_stage, s->logits, s->logits, n))
+        failed = LK_E_IO;
+    if (!failed) {
+        lk_item_add_tokens(seq->item, seq->drafts);
         return;
     }
-    lk_item_add_tokens(item, seq->drafts);
+    lk_session_drop_tokens(s);
+    if (failed == LK_E_IO)
+        lk_cluster_fail_lost(&seq->item->err);
+    else
+        lk_fail(&seq->item->err, failed, "out of memory for the cache's next block");
 }
 
 /* How far a pass got with the sessions of its items. */
@@ -157,16 +152,58 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-/* Build the pass of the items without an error. */
-static lk_status build_pass(struct lk_pass *pass, const lk_batch_item *item, size_t n,
-                            lk_err *err) {
+/* Bytes that a sequence's tokens read besides weights, in all stages. Equal on all ranks. */
+static uint64_t read_bytes(const struct lk_seq *seq) {
+    const struct lk_session *s = seq->session;
+    const struct lk_hparams *hp = &s->model->net->hp;
+    uint64_t rows = lk_cache_row_bytes(s->cache),
+             states = (uint64_t)hp->n_recurrent * lk_recurrent_layer_bytes(hp);
+    if (s->recipe->read > 0 && seq->n_tok <= LK_DECODE_TOKENS)
+        rows = rows / 1024 * (uint64_t)(s->recipe->read * 1024);
+    return rows + states;
+}
+
+/* Divide the sequences of a pass into groups for the stages. */
+static void choose_groups(struct lk_pass *pass) {
+    const struct lk_stages *stages = &pass->model->net->stages;
+    uint64_t cost[LK_BATCH_MAX];
+    int most = 0;
+    for (int i = 0; i < stages->n; i++) {
+        int n_layer = stages->first[i + 1] - stages->first[i];
+        if (n_layer > most) most = n_layer;
+    }
+    for (size_t i = 0; stages->n > 1 && i < pass->n_all; i++)
+        cost[i] = lk_microbatch_cost(stages->matrix_bytes, read_bytes(&pass->all[i]),
+                                     (size_t)pass->all[i].n_tok);
+    pass->groups = lk_microbatches_choose(cost, pass->n_all, stages->matrix_bytes, most,
+                                          stages->first[stages->n]);
+}
+
+/* Let the pass be group g of its sequences. Returns the number of its rows. */
+static int select_group(struct lk_pass *pass, int64_t g) {
+    size_t first = g > 0 ? pass->groups.end[g - 1] : 0;
+    lk_pass_select(pass, first, pass->groups.end[g] - first);
+    return pass->n_row;
+}
+
+/* Build the pass of the items without an error: the graphs of all groups, the first group's last.
+ * Building one of them again then needs no more memory. */
+static lk_status build_pass(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_status status = lk_pass_reset(pass, n, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++)
-        if (item[i].err.code == LK_OK)
-            lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
-                        item[i].all ? (int)item[i].n_tok : 1)
-                ->drafts = may_have_drafts(&item[i]);
-    return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
+    for (size_t i = 0; status == LK_OK && i < n; i++) {
+        if (item[i].err.code != LK_OK) continue;
+        struct lk_seq *seq = lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
+                                         item[i].all ? (int)item[i].n_tok : 1);
+        seq->item = &item[i];
+        seq->drafts = may_have_drafts(&item[i]);
+    }
+    if (status != LK_OK || pass->n_all == 0) return status;
+    choose_groups(pass);
+    for (int g = pass->groups.n - 1; status == LK_OK && g >= 0; g--) {
+        status = lk_pass_reserve_hidden(pass, select_group(pass, g), err);
+        if (status == LK_OK) status = lk_pass_build(pass, err);
+    }
+    return status;
 }
 
 lk_status lk_items_prepare(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
@@ -174,8 +211,8 @@ lk_status lk_items_prepare(struct lk_pass *pass, lk_batch_item *item, size_t n, 
     return build_pass(pass, item, n, err);
 }
 
-void lk_items_start(struct lk_pass *pass, const lk_batch_item *item, size_t n) {
-    set_inputs(pass, item, n);
+void lk_items_start(struct lk_pass *pass) {
+    set_inputs(pass);
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
             lk_recurrent_drafts_begin(pass->seq[i].session);
@@ -211,21 +248,35 @@ static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
     }
 }
 
-/* Compute the layers of this rank's stage. */
-static lk_status run_stage(struct lk_pass *pass, lk_err *err) {
-    struct lk_cluster *c = pass->model->cluster;
-    struct lk_graph *g = &pass->graph;
-    int n_stage = pass->model->net->stages.n;
-    size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
-    if (g->x_in && !lk_cluster_receive_previous(c, n_stage, g->x_in->data, n))
-        return lk_cluster_fail_lost(err);
-    lk_status status = lk_graph_run(g, pass->model, err);
-    if (status != LK_OK) {
-        lk_cluster_abort(c, err->msg); /* the others wait for hidden states or partial attention */
-        return status;
+/* On the last stage: give the sessions of a group their logits [n_out][n_vocab]. */
+static void take_logits(const struct lk_pass *pass) {
+    if (!pass->graph.logits) return;
+    const float *logits = pass->graph.logits->data;
+    for (size_t i = 0; i < pass->n_seq; i++) {
+        size_t n = (size_t)pass->seq[i].n_out * pass->model->net->hp.n_vocab;
+        if (!pass->seq[i].failed) memcpy(pass->seq[i].session->logits, logits, n * sizeof *logits);
+        logits += n;
     }
-    if (!g->x_out || lk_cluster_send_next(c, n_stage, g->x_out->data, n)) return LK_OK;
-    return lk_cluster_fail_lost(err);
+}
+
+/* Compute the groups of a pass in the layers of this rank's stage. Logits stay on the last stage
+ * until all groups are through: rank 0 may have to send hidden states before it can receive. */
+static lk_status run_groups(struct lk_pass *pass, lk_err *err) {
+    struct lk_pipeline p = {.pass = pass, .n_unit = pass->groups.n};
+    lk_status status = LK_OK;
+    for (int64_t tick = 0; status == LK_OK && tick < lk_pipeline_ticks(&p); tick++) {
+        int64_t own = lk_pipeline_own(&p, tick), previous = lk_pipeline_previous(&p, tick);
+        size_t n_row = previous >= 0 ? (size_t)select_group(pass, previous) : 0;
+        if (own >= 0) {
+            select_group(pass, own);
+            status = lk_pass_build(pass, err);
+            if (status != LK_OK) lk_cluster_abort(pass->model->cluster, err->msg);
+            if (status == LK_OK) lk_items_start(pass);
+        }
+        if (status == LK_OK) status = lk_pipeline_tick(&p, tick, n_row, err);
+        if (status == LK_OK && own >= 0) take_logits(pass);
+    }
+    return status;
 }
 
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
@@ -236,18 +287,10 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
     status = lk_items_prepare(pass, item, n, &why);
     if (c) status = agree_on_pass(pass, item, n, status, &why);
     if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
-    if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
-    lk_items_start(pass, item, n);
-    if (run_stage(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
-    if (c) agree_on_nodes(c, pass->seq, pass->n_seq);
-    const float *logits = pass->graph.logits ? pass->graph.logits->data : NULL;
-    const struct lk_seq *seq = pass->seq;
-    for (size_t i = 0; i < n; i++) {
-        if (item[i].err.code != LK_OK) continue;
-        finish_item(&item[i], seq, logits);
-        if (logits) logits += (size_t)seq->n_out * pass->model->net->hp.n_vocab;
-        seq++;
-    }
+    if (pass->n_all == 0) return LK_OK; /* every item has its own error */
+    if (run_groups(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
+    if (c) agree_on_nodes(c, pass->all, pass->n_all);
+    for (size_t i = 0; i < pass->n_all; i++) finish_item(&pass->all[i]);
     return LK_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/pass.h"
 
 #include "attention/latents.h"
+#include "engine/recurrent_nodes.h"
 #include "engine/session_state.h"
 #include "model/mtp.h"
 
@@ -79,41 +80,60 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.partial, pass->n_partial * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->joined, pass->n_joined * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
-    lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
+    lk_pass_drop_hidden(pass);
+    lk_release(pass->ledger, LK_FOR_OTHER, pass->all, pass->seq_cap * sizeof *pass->all);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
                lk_hparams_layers(&pass->model->net->hp) * sizeof *pass->job);
     *pass = (struct lk_pass){0};
 }
 
-lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
+/* Compute no sequences. */
+static void select_none(struct lk_pass *pass, size_t first) {
+    pass->seq = pass->all ? pass->all + first : NULL;
     pass->n_seq = 0;
     pass->n_row = pass->n_out = 0;
     pass->partial_needed = pass->joined_needed = 0;
+}
+
+/* Compute one more sequence, the one after those that are selected. Its rows are after theirs. */
+static void select_next(struct lk_pass *pass) {
+    const struct lk_hparams *hp = &pass->model->net->hp;
+    struct lk_seq *seq = &pass->seq[pass->n_seq++];
+    const struct lk_session *s = seq->session;
+    seq->row = pass->n_row;
+    seq->partial = pass->partial_needed;
+    pass->n_row += seq->n_tok;
+    pass->n_out += seq->n_out;
+    pass->partial_needed +=
+        lk_pass_partial_floats(hp, s->width.latent, seq->n_tok, pass->attn.n_thread);
+    if (s->cache->shape.shard.n_rank > 1)
+        pass->joined_needed +=
+            (size_t)seq->n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, s->width.latent);
+}
+
+lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
+    pass->n_all = 0;
+    select_none(pass, 0);
     if (n_seq <= pass->seq_cap) return LK_OK;
-    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->seq, pass->seq_cap * sizeof *pass->seq,
-                 n_seq * sizeof *pass->seq))
+    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->all, pass->seq_cap * sizeof *pass->all,
+                 n_seq * sizeof *pass->all))
         return lk_fail(err, LK_E_NOMEM, "out of memory for a pass of %zu sequences", n_seq);
     pass->seq_cap = n_seq;
+    select_none(pass, 0);
     return LK_OK;
 }
 
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out) {
-    struct lk_seq *seq = &pass->seq[pass->n_seq++];
-    *seq = (struct lk_seq){.session = session,
-                           .absorb = session->absorb,
-                           .row = pass->n_row,
-                           .n_tok = n_tok,
-                           .n_out = n_out,
-                           .partial = pass->partial_needed};
-    pass->n_row += n_tok;
-    pass->n_out += n_out;
-    const struct lk_hparams *hp = &pass->model->net->hp;
-    pass->partial_needed +=
-        lk_pass_partial_floats(hp, session->width.latent, n_tok, pass->attn.n_thread);
-    if (session->cache->shape.shard.n_rank > 1)
-        pass->joined_needed +=
-            (size_t)n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, session->width.latent);
+    struct lk_seq *seq = &pass->all[pass->n_all++];
+    *seq = (struct lk_seq){
+        .session = session, .absorb = session->absorb, .n_tok = n_tok, .n_out = n_out};
+    select_next(pass);
     return seq;
+}
+
+void lk_pass_select(struct lk_pass *pass, size_t first, size_t n) {
+    select_none(pass, first);
+    while (pass->n_seq < n) select_next(pass);
 }
 
 /* Replace *mem, which has *n_have floats, by n floats. Its contents are lost. */
@@ -142,6 +162,20 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
          replace_floats(pass, &pass->gathered, &pass->n_gathered, gathered)))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
+}
+
+lk_status lk_pass_reserve_hidden(struct lk_pass *pass, int n_row, lk_err *err) {
+    size_t n = (size_t)n_row * pass->model->net->hp.n_embd;
+    if (pass->model->net->stages.own == 0 || n <= pass->n_x ||
+        replace_floats(pass, &pass->x, &pass->n_x, n))
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory for the hidden states of %d tokens", n_row);
+}
+
+void lk_pass_drop_hidden(struct lk_pass *pass) {
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->x, pass->n_x * sizeof(float));
+    pass->x = NULL;
+    pass->n_x = 0;
 }
 
 /* ---- custom nodes: thread ith of nth does its share for every sequence ---- */
@@ -402,78 +436,7 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                           GGML_N_TASKS_MAX, job);
 }
 
-/* ---- recurrent layers ---- */
-
-/* Thread ith's share of copying n floats. */
-static void copy_share(float *to, const float *from, size_t n, int ith, int nth) {
-    size_t first = n * (size_t)ith / (size_t)nth, last = n * (size_t)(ith + 1) / (size_t)nth;
-    memcpy(to + first, from + first, (last - first) * sizeof *to);
-}
-
-/* The states that a sequence goes on from. */
-static float *states_before(const struct lk_seq *seq) {
-    return seq->drafts ? seq->session->drafts.before : seq->session->recurrent;
-}
-
-/* src: projections [n_row][channels]. Convolves the channels of each sequence. */
-static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    struct lk_layer_job *job = userdata;
-    const struct lk_net *net = job->pass->model->net;
-    struct lk_recurrence_weights weights = lk_recurrent_weights(job->pass->model->net, job->layer);
-    int channels = lk_recurrence_channels(&net->hp.recurrence);
-    int first = (int)((int64_t)channels * ith / nth),
-        last = (int)((int64_t)channels * (ith + 1) / nth);
-    for (size_t i = 0; i < job->pass->n_seq; i++) {
-        const struct lk_seq *seq = &job->pass->seq[i];
-        size_t at = (size_t)seq->row * channels;
-        const float *x = (const float *)dst->src[0]->data + at,
-                    *from = lk_recurrent_state(&net->hp, states_before(seq), job->layer);
-        float *to = lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer);
-        lk_recurrence_conv(&net->hp.recurrence, &weights, from, x, seq->n_tok, first, last,
-                           (float *)dst->data + at);
-        lk_recurrence_conv_advance(&net->hp.recurrence, from, to, x, seq->n_tok, first, last);
-        if (seq->drafts)
-            copy_share(lk_recurrent_input(&seq->session->drafts, &net->hp, job->layer).mixed, x,
-                       (size_t)seq->n_tok * channels, ith, nth);
-    }
-}
-
-/* src: the convolved projections, decay and beta [n_row][n_v_head]. */
-static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    struct lk_layer_job *job = userdata;
-    const struct lk_hparams *hp = &job->pass->model->net->hp;
-    struct lk_recurrence_weights weights = lk_recurrent_weights(job->pass->model->net, job->layer);
-    int n_head = hp->recurrence.n_v_head, channels = lk_recurrence_channels(&hp->recurrence);
-    for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
-        const struct lk_seq *seq = &job->pass->seq[task / n_head];
-        size_t row = (size_t)seq->row;
-        const float *decay = (const float *)dst->src[1]->data + row * n_head,
-                    *beta = (const float *)dst->src[2]->data + row * n_head;
-        lk_recurrence_head(&hp->recurrence, &weights, job->pass->model->kernels,
-                           lk_recurrent_state(hp, states_before(seq), job->layer),
-                           lk_recurrent_state(hp, seq->session->recurrent, job->layer),
-                           (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
-                           decay, beta, seq->n_tok,
-                           (float *)dst->data + row * n_head * hp->recurrence.d_value);
-        if (!seq->drafts || task % n_head != 0) continue;
-        struct lk_recurrent_input input = lk_recurrent_input(&seq->session->drafts, hp, job->layer);
-        memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
-        memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
-    }
-}
-
-struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
-                                        const struct lk_qkv *pre) {
-    const struct lk_recurrence_shape *shape = &job->pass->model->net->hp.recurrence;
-    int64_t n_tok = pre->mixed->ne[1];
-    struct ggml_tensor *mixed = pre->mixed;
-    struct ggml_tensor *args[] = {ggml_custom_4d(ctx, GGML_TYPE_F32, mixed->ne[0], n_tok, 1, 1,
-                                                 &mixed, 1, convolve_node, GGML_N_TASKS_MAX, job),
-                                  pre->decay, pre->beta};
-    if (shape->kind == LK_SHORT_CONV) return args[0];
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_value, n_tok, 1,
-                          1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
-}
+/* ---- layers of other stages ---- */
 
 void lk_pass_count_rows(struct lk_pass *pass) {
     for (size_t task = 0; task < 2 * pass->n_seq; task++) {
@@ -504,7 +467,7 @@ static void shift_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         const float *h = (const float *)dst->src[0]->data + (size_t)seq->row * n;
         float *before = (float *)dst->data + (size_t)seq->row * n;
         size_t n_tok = (size_t)seq->n_tok;
-        memcpy(before, lk_recurrent_hidden(hp, states_before(seq)), row);
+        memcpy(before, lk_recurrent_hidden(hp, lk_states_before(seq)), row);
         memcpy(before + n, h, (n_tok - 1) * row);
         memcpy(lk_recurrent_hidden(hp, seq->session->recurrent), h + (n_tok - 1) * n, row);
         if (seq->drafts)

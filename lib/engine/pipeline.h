@@ -1,22 +1,37 @@
-/* A text in chunks through several stages (model/stages.h), which compute at the same time:
+/* Units of work that go through the stages of a model (model/stages.h), which compute at the same
+ * time:
  *
  *     tick      0         1         2         3
- *     stage 0   chunk 0   chunk 1   chunk 2
- *     stage 1             chunk 0   chunk 1   chunk 2
+ *     stage 0   unit 0    unit 1    unit 2
+ *     stage 1             unit 0    unit 1    unit 2
  *
- * Before each tick all ranks agree that they can go on. After it, hidden states go to the next
- * stages. */
+ * A unit is a pass over some rows: a chunk of a text (chunks.c), or a group of the sequences of a
+ * batch (batch.c). After each tick, hidden states go to the next stages. All ranks have the same
+ * units and ticks. One process is a pipeline of one stage.
+ *
+ *     for (tick = 0; tick < lk_pipeline_ticks(&p); tick++)
+ *         build the pass of unit lk_pipeline_own(&p, tick), if there is one, and set its inputs
+ *         lk_pipeline_tick
+ *         take the results of the pass */
 #ifndef LK_ENGINE_PIPELINE_H
 #define LK_ENGINE_PIPELINE_H
 
 #include "engine/session_state.h"
 
-/* Let the session, whose tokens are the first ones of tok, hold all of tok [n_tok], with the logits
- * of the last token. Called by all ranks of a model with several stages.
- *
- * LK_E_CANCELLED: the session holds a prefix of tok. After other failures, LK_E_NOMEM or LK_E_IO,
- * it is empty, because its stages stand at different tokens. */
-lk_status lk_pipeline_extend(struct lk_session *session, const int32_t *tok, size_t n_tok,
-                             lk_err *err);
+struct lk_pipeline {
+    struct lk_pass *pass; /* of the units on this rank; lk_pass_reserve_hidden has been called */
+    int64_t n_unit;       /* can become smaller before a tick, but not less than those started */
+};
+
+int64_t lk_pipeline_ticks(const struct lk_pipeline *p);
+
+/* The unit that this rank's stage computes in a tick, and the one that the stage before computes,
+ * whose hidden states come here after it; -1: none. */
+int64_t lk_pipeline_own(const struct lk_pipeline *p, int64_t tick);
+int64_t lk_pipeline_previous(const struct lk_pipeline *p, int64_t tick);
+
+/* Compute this rank's unit, and exchange hidden states with the stages next to it. n_row: rows of
+ * unit lk_pipeline_previous. After a failure, LK_E_NOMEM or LK_E_IO, all ranks are lost. */
+lk_status lk_pipeline_tick(struct lk_pipeline *p, int64_t tick, size_t n_row, lk_err *err);
 
 #endif

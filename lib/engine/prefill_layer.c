@@ -1,6 +1,8 @@
 /* The exact rows of a layer, and the graph of a chunk of tokens in it. */
 #include "engine/prefill_layer.h"
 
+#include "engine/recurrent_nodes.h"
+
 #include <string.h>
 
 void lk_prefill_choose_exact(struct lk_prefill *p) {
