@@ -44,6 +44,8 @@ struct lk_saving {
     const lk_ranks *ranks;          /* NULL: this process alone */
     void *room;                     /* LK_SAVE_ROOM bytes on rank 0 of several ranks */
     bool ok;                        /* nothing has failed so far on this rank */
+    uint64_t *n_byte; /* not NULL: write and send nothing, but add the number of bytes that this
+                       * rank has */
 };
 
 /* All ranks: the n bytes `data` that rank `sender` has go to the writer. Returns saving->ok. */
@@ -54,39 +56,43 @@ bool lk_saving_put(struct lk_saving *saving, int sender, const void *data, size_
 bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer *writer);
 bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving);
 
-/* Write the rows of an earlier state of the cache `later` as a part of it. This process holds all
- * of them. False if the writer fails. */
+/* Write the rows of an earlier state of the cache `later` as a part of it. All ranks call this. */
 bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
-                         const struct lk_writer *writer);
+                         struct lk_saving *saving);
 
-/* Do two caches of one shape have the same levels, so that one can hold what the other holds? */
-bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b);
+/* Bytes of a file on their way to all ranks: rank 0 has them and broadcasts them piece by piece.
+ * All ranks read the same number of bytes, in the same order. */
+enum { LK_RESTORE_ROOM = 1 << 20 };
+struct lk_restoring {
+    const char *data; /* [n_left] on rank 0: what was not broadcast yet */
+    uint64_t n_left;
+    const char *piece; /* [n_piece] is read next */
+    uint64_t n_piece;
+    const lk_ranks *ranks; /* NULL: this process alone */
+    void *room;            /* LK_RESTORE_ROOM bytes on ranks other than 0 */
+    void *spare;           /* for lk_cache_restore_part on several ranks: room for a block */
+    bool lost;             /* a rank is lost, or the bytes are at their end */
+};
 
-/* Check whether this cache can hold n_tok tokens as these counts and rows say: the counts, that
- * statistics and scores are finite, and that the positions of an eviction are possible. Blocks are
- * not inspected: any bytes are valid codes. Reads only counts[0 .. n_count) and rows[0 .. n_row).
- * later: NULL, or the counts of the later state, which have passed, if the rows are a part of it.
- * LK_E_FORMAT if they are inconsistent or belong to another recipe; the message starts after a
- * colon. LK_E_NOMEM. */
-lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
-                         const void *rows, size_t n_row, const void *later, int64_t n_tok,
-                         lk_err *err);
+/* Start to read data [n], which is on rank 0. room: as in struct lk_restoring. */
+struct lk_restoring lk_restoring_start(const void *data, uint64_t n, const lk_ranks *ranks,
+                                       void *room);
+
+/* The next n bytes, to `to`; leave them out if it is NULL. */
+void lk_restoring_get(struct lk_restoring *from, void *to, uint64_t n);
 
 /* Load counts and rows that have passed lk_cache_check: first the counts, which allocates what the
- * rows need; after LK_E_NOMEM the cache is empty.
- *
- * If ranks divide the rows, all of them restore the same counts. Then rank 0 broadcasts the n_row
- * bytes of rows, and each rank keeps its own. rows: on rank 0; room: LK_RESTORE_ROOM bytes on the
- * others. False if a rank is lost. */
-enum { LK_RESTORE_ROOM = 1 << 20 };
+ * rows need; after LK_E_NOMEM the cache is empty. If ranks divide the rows, all of them restore the
+ * same counts and read the same rows, and each keeps its own. False if a rank is lost. */
 lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk_err *err);
-bool lk_cache_restore_rows(struct lk_cache *cache, const void *rows, uint64_t n_row,
-                           const lk_ranks *ranks, void *room);
+bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from);
 
-/* Load the counts, and the rows of a part, which have passed lk_cache_check, in a cache that shares
- * the other blocks with `later`. Both have the same recipe and shape, and ledgers with the same
- * `common`. A reservation of `later` ends. False without memory; the cache is empty then. */
-bool lk_cache_restore_part(struct lk_cache *cache, struct lk_cache *later, const void *counts,
-                           const void *rows, uint64_t n_row);
+/* Make a copy (lk_cache_copy) of the later state what these counts and this part say, which have
+ * passed lk_cache_check. Other blocks stay shared. False without memory: the cache is empty, and
+ * the part has been read. */
+bool lk_cache_restore_part(struct lk_cache *cache, const void *counts, struct lk_restoring *from);
+
+/* Bytes of the largest block. */
+size_t lk_cache_max_block_bytes(const struct lk_cache *cache);
 
 #endif

@@ -55,8 +55,12 @@ void lk_equalizer_copy(struct lk_equalizer *to, const struct lk_equalizer *from)
     to->calibrated = from->calibrated;
 }
 
+size_t lk_equalizer_array_bytes(const struct lk_equalizer *equalizer) {
+    return n_floats(equalizer) * sizeof(float);
+}
+
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer) {
-    return (!!equalizer->sigma + !!equalizer->query_power) * n_floats(equalizer) * sizeof(float);
+    return (!!equalizer->sigma + !!equalizer->query_power) * lk_equalizer_array_bytes(equalizer);
 }
 
 /* ---- queries ---- */

@@ -20,6 +20,10 @@ bool lk_equalizer_record(struct lk_equalizer *equalizer, int n_tok, struct lk_le
 /* Forget the queries after token `tok` of the last call, if they were recorded. */
 void lk_equalizer_go_back(struct lk_equalizer *equalizer, int tok);
 
+/* Bytes of sigma, which are also those of the power of queries. */
+size_t lk_equalizer_array_bytes(const struct lk_equalizer *equalizer);
+
+/* Bytes of the arrays that are allocated. */
 uint64_t lk_equalizer_bytes(const struct lk_equalizer *equalizer);
 
 /* Add the power of queries q [n_tok][n_head][d_head] to the statistics of K. Queries have to be

@@ -104,9 +104,9 @@ int64_t lk_shard_max_blocks(const struct lk_kv *kv, int level, int64_t n_block) 
     return n_block / round * stripe + (rest < stripe ? rest : stripe);
 }
 
-bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *count) {
+/* With these counts, are there channel statistics that are still to be computed? */
+static bool lacks_statistics(const struct lk_kv *kv, const struct lk_level_count *count) {
     bool missing[2] = {false, false}; /* of rows, of latents */
-    if (kv->elsewhere) return false;
     for (int i = 0; i < kv->n_level; i++) {
         bool latents = kv->level[i].basis != NULL;
         if (kv->rule[i].codec.sigma && !kv->equalizer[latents].calibrated) missing[latents] = true;
@@ -116,3 +116,9 @@ bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *coun
             missing[kv->level[i].basis != NULL] = false;
     return missing[0] || missing[1];
 }
+
+bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *count) {
+    return !kv->elsewhere && lacks_statistics(kv, count);
+}
+
+bool lk_shard_all_hold(const struct lk_kv *kv) { return lacks_statistics(kv, kv->count); }

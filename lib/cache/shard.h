@@ -67,4 +67,7 @@ int64_t lk_shard_max_blocks(const struct lk_kv *kv, int level, int64_t n_block);
 /* With these counts, are there channel statistics that this rank is still to compute? */
 bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *count);
 
+/* Do therefore all ranks of the layer's stage, which may be another one, hold all of its rows? */
+bool lk_shard_all_hold(const struct lk_kv *kv);
+
 #endif

@@ -2,7 +2,7 @@
 #include "engine/checkpoint_save.h"
 
 #include "cache/cache.h"
-#include "cache/cache_save.h"
+#include "cache/cache_check.h"
 #include "engine/session_state.h"
 
 #include <string.h>
@@ -28,28 +28,42 @@ static bool count_bytes(void *user, const void *data, size_t n) {
     return true;
 }
 
-static bool write_checkpoint(const struct lk_session *s, const struct lk_checkpoint *at,
-                             const struct lk_cache *later, const struct lk_writer *writer) {
+/* The sum of a number of bytes over all ranks. */
+static uint64_t add_ranks(struct lk_cluster *c, uint64_t n, bool *ok) {
+    uint64_t all[LK_MAX_RANKS], sum = 0;
+    if (!c) return n;
+    *ok = lk_cluster_gather(c, &n, sizeof n, all) && *ok;
+    for (int i = 0; *ok && i < c->ranks.n_rank; i++) sum += all[i];
+    return sum;
+}
+
+static void write_checkpoint(const struct lk_session *s, const struct lk_checkpoint *at,
+                             const struct lk_cache *later, struct lk_saving *saving) {
+    uint64_t n_row = 0;
+    struct lk_saving counting = {.ranks = saving->ranks, .ok = true, .n_byte = &n_row};
     struct lk_saved_checkpoint head = {
         .n_tok = at->n_tok, .logits = at->logits ? logits_bytes(s) : 0, .states = states_bytes(s)};
     lk_cache_write_counts(at->cache, &(struct lk_writer){count_bytes, &head.counts});
-    lk_cache_write_part(at->cache, later, &(struct lk_writer){count_bytes, &head.rows});
-    return writer->put(writer->user, &head, sizeof head) &&
-           (!head.logits || writer->put(writer->user, at->logits, head.logits)) &&
-           (!head.states || writer->put(writer->user, at->states, head.states)) &&
-           lk_cache_write_counts(at->cache, writer) &&
-           lk_cache_write_part(at->cache, later, writer);
+    lk_cache_write_part(at->cache, later, &counting);
+    head.rows = add_ranks(s->model->cluster, n_row, &saving->ok);
+    lk_saving_put(saving, 0, &head, sizeof head);
+    lk_saving_put(saving, 0, at->logits, head.logits);
+    lk_recurrent_write(s->model->net, at->states, saving);
+    if (s->absorb)
+        lk_saving_put(saving, 0, (const char *)at->states + lk_recurrent_bytes(&s->model->net->hp),
+                      lk_absorb_saved_bytes(s->absorb));
+    if (saving->ok && saving->writer) saving->ok = lk_cache_write_counts(at->cache, saving->writer);
+    lk_cache_write_part(at->cache, later, saving);
 }
 
-bool lk_checkpoints_write(const struct lk_session *s, const struct lk_writer *writer) {
+bool lk_checkpoints_write(const struct lk_session *s, struct lk_saving *saving) {
     const struct lk_checkpoints *c = &s->checkpoints;
-    bool ok = true;
-    for (int i = s->model->cluster ? -1 : c->n - 1; ok && i >= 0; i--)
-        ok = write_checkpoint(s, &c->at[i], i + 1 < c->n ? c->at[i + 1].cache : s->cache, writer);
-    return ok;
+    for (int i = c->n - 1; i >= 0; i--)
+        write_checkpoint(s, &c->at[i], i + 1 < c->n ? c->at[i + 1].cache : s->cache, saving);
+    return saving->ok;
 }
 
-/* ---- reading ---- */
+/* ---- checking ---- */
 
 /* A checkpoint in the section. */
 struct saved {
@@ -107,8 +121,10 @@ lk_status lk_checkpoints_check(const struct lk_session *s, const void *data, uin
     return status;
 }
 
+/* ---- loading ---- */
+
 /* Choose which of n saved checkpoints, whose n_tok are in at [n] in ascending order, the session
- * keeps, as if it had taken them. bytes [n]: of the file. Returns their number. */
+ * keeps, as if one process had taken them. bytes [n]: of the file. Returns their number. */
 static int choose(const struct lk_session *s, struct lk_checkpoint *at, uint64_t *bytes, int n) {
     const struct lk_checkpoints *c = &s->checkpoints;
     uint64_t all = 0;
@@ -123,44 +139,80 @@ static int choose(const struct lk_session *s, struct lk_checkpoint *at, uint64_t
     return n;
 }
 
-/* Load a checkpoint, whose rows are a part of `later`. False without memory. */
-static bool load_checkpoint(struct lk_session *s, const struct saved *saved, struct lk_cache *later,
-                            struct lk_checkpoint *out) {
-    size_t recurrent = recurrent_bytes(s);
-    if (!lk_checkpoint_alloc(s, saved->head.n_tok, saved->head.logits > 0, out)) return false;
-    if (!lk_cache_restore_part(out->cache, later, saved->counts, saved->rows, saved->head.rows)) {
-        lk_checkpoint_free(s, out);
-        return false;
+/* What loading needs. Rank 0 chooses. */
+struct loading {
+    struct lk_session *session;
+    struct lk_restoring *from;
+    size_t n_counts;
+    uint8_t *counts;            /* [n_counts] of a checkpoint */
+    struct lk_checkpoint *keep; /* [n_saved] on rank 0, room for all: n_tok, in ascending order */
+    uint64_t *bytes;            /* [n_saved] on rank 0 */
+    int n_saved;
+    int32_t n_keep; /* that are still to come */
+};
+
+/* Rank 0: choose among the checkpoints in data [size]. */
+static void choose_checkpoints(struct loading *l, const uint8_t *data, uint64_t size) {
+    struct lk_ledger *ledger = &l->session->checkpoints.ledger;
+    struct saved saved;
+    uint64_t at = 0, start = 0;
+    while (at < size && read_checkpoint(data, size, &at, &saved)) l->n_saved++;
+    l->keep = lk_alloc(ledger, LK_FOR_OTHER, (size_t)l->n_saved * sizeof *l->keep);
+    l->bytes = lk_alloc(ledger, LK_FOR_OTHER, (size_t)l->n_saved * sizeof *l->bytes);
+    if (!l->keep || !l->bytes) return;
+    at = 0;
+    for (int i = l->n_saved - 1; i >= 0 && read_checkpoint(data, size, &at, &saved); i--) {
+        l->keep[i] = (struct lk_checkpoint){.n_tok = saved.head.n_tok};
+        l->bytes[i] = at - start;
+        start = at;
     }
-    if (out->logits) memcpy(out->logits, saved->logits, saved->head.logits);
-    if (recurrent) memcpy(out->states, saved->states, recurrent);
-    if (s->absorb) { /* what is not saved of them is constant */
-        char *absorbed = (char *)out->states + recurrent;
-        memcpy(absorbed, s->absorb->state, lk_absorb_state_bytes(s->absorb));
-        memcpy(absorbed, saved->states + recurrent, lk_absorb_saved_bytes(s->absorb));
-    }
-    return true;
+    l->n_keep = choose(l->session, l->keep, l->bytes, l->n_saved);
 }
 
-/* Load the checkpoints in keep [n_keep], which is in ascending order of n_tok. Each is read as a
- * part of the next newer one, so one that is not kept is freed after the next older one is loaded.
- */
-static void load_chosen(struct lk_session *s, const void *data, uint64_t size,
-                        const struct lk_checkpoint *keep, int n_keep) {
+/* Load the next checkpoint, whose rows are a part of `later`. *keep: it was chosen. False without
+ * memory on a rank. */
+static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk_checkpoint *out,
+                            bool *keep) {
+    struct lk_session *s = l->session;
+    struct lk_cluster *c = s->model->cluster;
+    struct lk_saved_checkpoint head = {0};
+    lk_restoring_get(l->from, &head, sizeof head);
+    *keep = l->keep && head.n_tok == l->keep[l->n_keep - 1].n_tok;
+    if (c) lk_cluster_broadcast(c, keep, sizeof *keep);
+    bool made = lk_checkpoint_alloc(s, head.n_tok, head.logits > 0, out);
+    bool ok = made && lk_cache_copy(out->cache, later, NULL) == LK_OK;
+    if (lk_cluster_all(c, ok)) {
+        lk_restoring_get(l->from, out->logits, head.logits);
+        lk_recurrent_restore(s->model->net, out->states, l->from);
+        if (s->absorb) { /* what is not saved of them is constant */
+            char *absorbed = (char *)out->states + lk_recurrent_bytes(&s->model->net->hp);
+            memcpy(absorbed, s->absorb->state, lk_absorb_state_bytes(s->absorb));
+            lk_restoring_get(l->from, absorbed, lk_absorb_saved_bytes(s->absorb));
+        }
+        lk_restoring_get(l->from, l->counts, l->n_counts);
+        ok = !l->from->lost && lk_cache_restore_part(out->cache, l->counts, l->from);
+        if (lk_cluster_all(c, ok && !l->from->lost)) return true;
+    }
+    if (made) lk_checkpoint_free(s, out);
+    return false;
+}
+
+/* Load the chosen checkpoints, the newest first. Each is read as a part of the next newer one, so
+ * one that is not kept is freed after the next older one is loaded. */
+static void load_chosen(struct loading *l) {
+    struct lk_session *s = l->session;
     struct lk_checkpoints *c = &s->checkpoints;
-    struct lk_checkpoint passing = {0}; /* not kept; cache NULL: none */
+    struct lk_checkpoint passing = {0}, now; /* passing: not kept; cache NULL: none */
     struct lk_cache *later = s->cache;
-    struct saved saved;
-    for (uint64_t at = 0; n_keep > 0 && read_checkpoint(data, size, &at, &saved);) {
-        struct lk_checkpoint now;
-        if (!load_checkpoint(s, &saved, later, &now)) break;
+    bool keep;
+    while (l->n_keep > 0 && load_checkpoint(l, later, &now, &keep)) {
         if (passing.cache) lk_checkpoint_free(s, &passing);
         passing.cache = NULL;
         later = now.cache;
-        if (saved.head.n_tok == keep[n_keep - 1].n_tok) {
+        if (keep) {
             memmove(&c->at[1], &c->at[0], (size_t)c->n++ * sizeof *c->at);
             c->at[0] = now;
-            n_keep--;
+            l->n_keep--;
         } else {
             passing = now;
         }
@@ -168,25 +220,27 @@ static void load_chosen(struct lk_session *s, const void *data, uint64_t size,
     if (passing.cache) lk_checkpoint_free(s, &passing);
 }
 
-void lk_checkpoints_load(struct lk_session *s, const void *data, uint64_t size) {
-    struct lk_checkpoints *c = &s->checkpoints;
-    struct saved saved;
-    int n = 0;
-    for (uint64_t at = 0; at < size && read_checkpoint(data, size, &at, &saved);) n++;
-    if (n == 0 || c->cap == 0) return;
-    size_t n_at = (size_t)n * sizeof(struct lk_checkpoint), n_bytes = (size_t)n * sizeof(uint64_t);
-    struct lk_checkpoint *keep = lk_alloc(&c->ledger, LK_FOR_OTHER, n_at);
-    uint64_t *bytes = lk_alloc(&c->ledger, LK_FOR_OTHER, n_bytes);
-    if (keep && bytes) {
-        uint64_t at = 0, start = 0;
-        for (int i = n - 1; i >= 0 && read_checkpoint(data, size, &at, &saved); i--) {
-            keep[i] = (struct lk_checkpoint){.n_tok = saved.head.n_tok};
-            bytes[i] = at - start;
-            start = at;
-        }
-        load_chosen(s, data, size, keep, choose(s, keep, bytes, n));
-        lk_checkpoints_fit_bytes(s);
+void lk_checkpoints_load(struct lk_session *s, struct lk_restoring *from) {
+    struct lk_cluster *c = s->model->cluster;
+    struct lk_ledger *ledger = &s->checkpoints.ledger;
+    struct loading l = {.session = s, .from = from};
+    uint64_t n_counts = 0;
+    if (from->n_left + from->n_piece == 0 || s->checkpoints.cap == 0) return;
+    lk_cache_write_counts(s->cache, &(struct lk_writer){count_bytes, &n_counts});
+    l.n_counts = n_counts;
+    size_t n_spare = c ? lk_cache_max_block_bytes(s->cache) : 0, n_room = l.n_counts + n_spare;
+    uint8_t *room = lk_alloc(ledger, LK_FOR_OTHER, n_room);
+    if (!c) {
+        if (room) choose_checkpoints(&l, (const uint8_t *)from->piece, from->n_piece);
+    } else if (lk_cluster_all(c, room != NULL)) {
+        if (c->ranks.rank == 0) choose_checkpoints(&l, (const uint8_t *)from->data, from->n_left);
+        lk_cluster_broadcast(c, &l.n_keep, sizeof l.n_keep);
     }
-    lk_release(&c->ledger, LK_FOR_OTHER, keep, n_at);
-    lk_release(&c->ledger, LK_FOR_OTHER, bytes, n_bytes);
+    l.counts = room;
+    from->spare = room + l.n_counts;
+    load_chosen(&l);
+    lk_checkpoints_fit_bytes(s);
+    lk_release(ledger, LK_FOR_OTHER, l.keep, (size_t)l.n_saved * sizeof *l.keep);
+    lk_release(ledger, LK_FOR_OTHER, l.bytes, (size_t)l.n_saved * sizeof *l.bytes);
+    lk_release(ledger, LK_FOR_OTHER, room, n_room);
 }

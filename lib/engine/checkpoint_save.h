@@ -11,7 +11,7 @@
 #define LK_ENGINE_CHECKPOINT_SAVE_H
 
 #include "base/err.h"
-#include "base/writer.h"
+#include "cache/cache_save.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,8 +24,8 @@ struct lk_saved_checkpoint {
     uint64_t logits, states, counts, rows; /* bytes */
 };
 
-/* Write all checkpoints of a session; none if ranks share it. False if the writer fails. */
-bool lk_checkpoints_write(const struct lk_session *session, const struct lk_writer *writer);
+/* Write all checkpoints of a session. All ranks call this. Returns saving->ok. */
+bool lk_checkpoints_write(const struct lk_session *session, struct lk_saving *saving);
 
 /* Check the checkpoints of a session of n_tok tokens in data [size]. counts: of the session's
  * cache, which have passed lk_cache_check. LK_E_FORMAT; the message starts after a colon.
@@ -34,7 +34,8 @@ lk_status lk_checkpoints_check(const struct lk_session *session, const void *dat
                                const void *counts, size_t n_tok, lk_err *err);
 
 /* Load checked checkpoints in a session that has the file's tokens and cache, and no checkpoints.
- * If it may keep fewer, the least useful ones are left out, and so are those without memory. */
-void lk_checkpoints_load(struct lk_session *session, const void *data, uint64_t size);
+ * If it may keep fewer, the least useful ones are left out, and so are those without memory on a
+ * rank. All ranks call this. from: lk_restoring_start of the section. */
+void lk_checkpoints_load(struct lk_session *session, struct lk_restoring *from);
 
 #endif

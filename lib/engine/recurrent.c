@@ -43,6 +43,25 @@ struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int 
                                           .skip = l->skip ? l->skip->data : NULL};
 }
 
+void lk_recurrent_write(const struct lk_net *net, const float *states, struct lk_saving *saving) {
+    const struct lk_stages *stages = &net->stages;
+    size_t layer = lk_recurrent_layer_bytes(&net->hp);
+    if (stages->n <= 1) lk_saving_put(saving, 0, states, lk_recurrent_bytes(&net->hp));
+    for (int i = 0; stages->n > 1 && i < stages->n; i++)
+        lk_saving_put(saving, i * (saving->ranks->n_rank / stages->n), states,
+                      (size_t)(stages->recurrent[i + 1] - stages->recurrent[i]) * layer);
+}
+
+void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_restoring *from) {
+    const struct lk_hparams *hp = &net->hp;
+    size_t layer = lk_recurrent_layer_bytes(hp), all = lk_recurrent_saved_bytes(hp),
+           before = (size_t)hp->held_recurrent[0] * layer, n = all;
+    if (net->stages.n > 1) n = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]) * layer;
+    lk_restoring_get(from, NULL, before);
+    lk_restoring_get(from, states, n);
+    lk_restoring_get(from, NULL, all - before - n);
+}
+
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states) {
     for (size_t at = 0; at < lk_recurrent_saved_bytes(hp); at += sizeof(float)) {
         float value;

@@ -6,6 +6,7 @@
 #define LK_ENGINE_RECURRENT_H
 
 #include "base/ledger.h"
+#include "cache/cache_save.h"
 #include "model/net.h"
 
 /* Bytes of the states that this process holds; 0: the model has none. With stages (model/stages.h)
@@ -24,6 +25,11 @@ float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states);
 
 /* The weights of layer `layer` that its recurrence needs. */
 struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer);
+
+/* Write states, of all stages one after the other. Read those that this process holds. All ranks
+ * call these. Without recurrent layers they do nothing. */
+void lk_recurrent_write(const struct lk_net *net, const float *states, struct lk_saving *saving);
+void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_restoring *from);
 
 /* Are saved states, which may be unaligned, finite numbers? */
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states);

@@ -1,7 +1,7 @@
 /* Sessions: creation, evaluation, reuse of a common prefix, and copies. */
 #include "engine/session.h"
 
-#include "cache/cache_save.h"
+#include "cache/cache_check.h"
 #include "engine/extend.h"
 #include "engine/factors.h"
 #include "engine/prefill.h"

@@ -2,7 +2,7 @@
 #include "engine/session_save.h"
 
 #include "base/atomic_file.h"
-#include "cache/cache_save.h"
+#include "cache/cache_check.h"
 #include "engine/checkpoint_save.h"
 #include "engine/factors.h"
 #include "engine/sampler.h"
@@ -55,17 +55,9 @@ static bool write_to_section(void *user, const void *data, size_t n) {
     return fwrite(data, 1, n, section->file) == n;
 }
 
-/* The states of all recurrent layers, stage after stage, then those of evicted rows. */
+/* The states of recurrent layers, then those of evicted rows. */
 static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
-    const struct lk_net *net = s->model->net;
-    const struct lk_stages *stages = &net->stages;
-    struct lk_cluster *c = s->model->cluster;
-    size_t layer = lk_recurrent_layer_bytes(&net->hp);
-    if (stages->n == 1 && s->recurrent)
-        lk_saving_put(saving, 0, s->recurrent, lk_recurrent_bytes(&net->hp));
-    for (int i = 0; stages->n > 1 && i < stages->n; i++)
-        lk_saving_put(saving, i * lk_cluster_shards(c, stages->n), s->recurrent,
-                      (size_t)(stages->recurrent[i + 1] - stages->recurrent[i]) * layer);
+    lk_recurrent_write(s->model->net, s->recurrent, saving);
     if (saving->ok && saving->writer && s->absorb)
         saving->ok = lk_absorb_write(s->absorb, saving->writer);
     return saving->ok;
@@ -87,13 +79,13 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
     case LK_SECTION_STATES: return write_states(s, saving);
     case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
     case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, saving);
-    case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, writer);
+    case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, saving);
     case LK_N_SECTION: break;
     }
     return false;
 }
 
-/* Other ranks send their states and rows if all is well up to there. */
+/* Other ranks send their states, rows and checkpoints if all is well up to there. */
 static bool write_all(const struct lk_session *s, const lk_sampler *sampler, void *room,
                       FILE *file) {
     bool others_send = false;
@@ -109,9 +101,12 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
         struct section section = {.file = file};
         XXH3_64bits_reset(&section.hash);
         const struct lk_writer writer = {write_to_section, &section};
-        struct lk_saving saving = {&writer, lk_cluster_ranks(s->model->cluster), room, ok};
+        struct lk_saving saving = {.writer = &writer,
+                                   .ranks = lk_cluster_ranks(s->model->cluster),
+                                   .room = room,
+                                   .ok = ok};
         if (i == LK_SECTION_STATES) others_send = ok = lk_cluster_all(s->model->cluster, ok);
-        if (ok || (others_send && i == LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
+        if (ok || (others_send && i >= LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -158,6 +153,7 @@ void lk_session_send_rows(const struct lk_session *s) {
     if (!lk_cluster_all(c, true)) return;
     write_states(s, &saving);
     lk_cache_write_rows(s->cache, &saving);
+    lk_checkpoints_write(s, &saving);
 }
 
 /* ---- loading ---- */
@@ -333,29 +329,30 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
         len > 100 ? 100 : (int)len, recipe, own);
 }
 
-/* The saved states of the recurrent layers that this process holds. */
-static void restore_recurrent(struct lk_session *s, const uint8_t *states) {
-    const struct lk_hparams *hp = &s->model->net->hp;
-    size_t layer = lk_recurrent_layer_bytes(hp), n = lk_recurrent_saved_bytes(hp);
-    if (s->model->net->stages.n > 1)
-        n = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]) * layer;
-    if (s->recurrent) memcpy(s->recurrent, states + (size_t)hp->held_recurrent[0] * layer, n);
+/* Start to read a section. ranks: NULL if this process has it; room: as of lk_restoring_start. */
+static struct lk_restoring start_section(const struct saved *saved, enum lk_section which,
+                                         const lk_ranks *ranks, void *room) {
+    return lk_restoring_start(saved->section[which], saved->header.section[which].size, ranks,
+                              room);
 }
 
-/* room: as of lk_cache_restore_rows. */
+/* All ranks have the sections of a checked file but rows and checkpoints, which rank 0 broadcasts.
+ * room: as of lk_restoring_start. */
 static lk_status restore_session(const struct saved *saved, struct lk_session *s, void *room,
                                  lk_err *err) {
     struct lk_cluster *c = s->model->cluster;
+    const lk_ranks *ranks = lk_cluster_ranks(c);
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
+    struct lk_restoring rows = start_section(saved, LK_SECTION_ROWS, ranks, room),
+                        states = start_section(saved, LK_SECTION_STATES, NULL, NULL),
+                        checkpoints = start_section(saved, LK_SECTION_CHECKPOINTS, ranks, room);
     lk_err why = {0};
     lk_checkpoints_drop(s, 0); /* of the tokens before */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (status == LK_OK)
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
     status = lk_cluster_agree(c, status, &why);
-    if (status == LK_OK && !lk_cache_restore_rows(s->cache, saved->section[LK_SECTION_ROWS],
-                                                  saved->header.section[LK_SECTION_ROWS].size,
-                                                  lk_cluster_ranks(c), room))
+    if (status == LK_OK && !lk_cache_restore_rows(s->cache, &rows))
         status = lk_cluster_fail_lost(&why);
     if (status != LK_OK) {
         lk_session_drop_tokens(s);
@@ -363,23 +360,19 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     }
     s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
-    const uint8_t *states = saved->section[LK_SECTION_STATES];
-    restore_recurrent(s, states);
-    if (s->absorb)
-        lk_absorb_restore(s->absorb, states + lk_recurrent_saved_bytes(&s->model->net->hp));
+    lk_recurrent_restore(s->model->net, s->recurrent, &states);
+    if (s->absorb) lk_absorb_restore(s->absorb, states.piece);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits ? 1 : 0;
     s->n_pass = 0;
     s->n_cut++;
-    if (!c)
-        lk_checkpoints_load(s, saved->section[LK_SECTION_CHECKPOINTS],
-                            saved->header.section[LK_SECTION_CHECKPOINTS].size);
-    return LK_OK;
+    lk_checkpoints_load(s, &checkpoints);
+    return c && c->lost ? lk_cluster_fail_lost(err) : LK_OK;
 }
 
 /* ---- loading on several ranks: rank 0 has the file, and broadcasts what the others need ---- */
 
-/* The sections that every rank gets whole, besides the rows. */
+/* The sections that every rank gets whole, before rows and checkpoints. */
 static const enum lk_section broadcast_sections[] = {LK_SECTION_TOKENS, LK_SECTION_LOGITS,
                                                      LK_SECTION_STATES, LK_SECTION_COUNTS};
 enum { N_BROADCAST = sizeof broadcast_sections / sizeof *broadcast_sections };

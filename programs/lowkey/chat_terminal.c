@@ -85,7 +85,7 @@ static void install_handlers(void) {
     static const int fatal[] = {SIGHUP, SIGTERM, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) {
         struct sigaction action;
-        if (sigaction(fatal[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL)
+        if (sigaction(fatal[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
             set_handler(fatal[i], on_fatal, (int)SA_RESETHAND);
     }
     set_handler(SIGTSTP, on_stop, 0);

@@ -17,6 +17,7 @@ static int run_alone(const struct command *command, int argc, char **argv) {
 #ifdef LOWKEY_HAVE_MPI
 
 #include "base/clock.h"
+#include "rank_watch.h"
 #include "xalloc.h"
 
 #include <mpi.h>
@@ -152,14 +153,20 @@ static int refuse_command(const struct ranks *ranks, const struct command *comma
     return STATUS_ERROR;
 }
 
-/* Ranks on this machine; they share its memory. All ranks call this. */
-static int count_local_ranks(void) {
+/* Watch the processes of the ranks on this machine, and return their number: they share its memory.
+ * All ranks call this. */
+static int watch_local_ranks(const struct ranks *ranks) {
     MPI_Comm local;
+    struct rank_process own = rank_process_self(ranks->rank), *all;
     int n = 1;
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) !=
         MPI_SUCCESS)
         return n;
     MPI_Comm_size(local, &n);
+    all = xmalloc((size_t)n * sizeof *all);
+    if (MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, local) == MPI_SUCCESS)
+        rank_watch_start(all, (size_t)n, ranks->rank, ranks->n_rank);
+    free(all);
     MPI_Comm_free(&local);
     return n;
 }
@@ -179,13 +186,17 @@ int ranks_run(struct ranks *ranks, const struct command *command, int argc, char
     int status = STATUS_OK;
     if (!ranks) return run_alone(command, argc, argv);
     with.cluster = ranks->cluster;
-    with.n_local_rank = count_local_ranks();
+    with.n_local_rank = watch_local_ranks(ranks);
+    if (ranks->rank == 0 && with.n_local_rank < ranks->n_rank)
+        print_error("warning: ranks on other machines get the text and the cache without "
+                    "encryption; use a trusted network only");
     if (ranks->cluster && !command->on_ranks)
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)
         status = run_alone(&with, argc, argv);
     else if (follow(ranks) != LK_OK)
         status = STATUS_ERROR;
+    rank_watch_stop();
     lk_cluster_free(ranks->cluster);
     MPI_Finalize();
     free(ranks);

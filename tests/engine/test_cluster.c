@@ -2,6 +2,7 @@
  * tests/lowkey/test_ranks.sh runs processes. */
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
+#include "lowkey_shift.h"
 #include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"
@@ -159,6 +160,101 @@ static void test_checkpoint_bytes(void **state) {
     assert_true(distance(p.one, p.many) <= 1e-2); /* parts of the text passed the cache */
     close_pair(&p);
     close_both(&b);
+}
+
+/* Files of one process and of ranks hold the same checkpoints. */
+static void test_saved_checkpoints(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset, *recipe[3];
+    } cases[] = {
+        {"llama",
+         {"best-4", "body: rot4; window 30: f16; layers 0-0: keep 60 by h2o", "selective"}},
+        {"gemma3", {"best-4"}},
+        {"qwen35", {"best-4"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct both b;
+        if (!case_runs(i)) continue;
+        open_tiny_both(&b, cases[i].preset, 2, false, NULL);
+        for (int k = 0; k < 3 && cases[i].recipe[k]; k++)
+            compare_saved_checkpoints(&b, cases[i].recipe[k], 1e-6);
+        close_both(&b);
+    }
+}
+
+/* Rows that a shift of one process has kept have another index after it, by which ranks divide
+ * them, than in the checkpoints. */
+static void test_shifted_checkpoints(void **state) {
+    (void)state;
+    static int32_t tok[CTX];
+    char path[] = "/tmp/lowkey-ranks-XXXXXX";
+    struct both b;
+    size_t n_kept, n_dropped, reused;
+    lk_err err = {0};
+    const lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 8};
+    close(mkstemp(path));
+    open_tiny_both(&b, "llama", 3, false, "reference");
+    struct pair p = open_pair(&b, "best-4", &opts);
+    random_tokens(tok, CTX, b.single, 1);
+    assert_int_equal(lk_session_sync(p.one, tok, 700, NULL, &err), LK_OK);
+    assert_int_equal(lk_session_sync(p.one, tok, 2300, NULL, &err), LK_OK);
+    if (lk_session_shift(p.one, 900, 300, &n_kept, &n_dropped, &err) != LK_OK)
+        fail_msg("%s", err.msg);
+    assert_true(n_kept >= 900 && n_dropped % LK_STRIPE != 0);
+    assert_int_equal(lk_session_save(p.one, NULL, path, &err), LK_OK);
+    if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(p.many->checkpoints.n, p.one->checkpoints.n);
+    eval_both(p.one, p.many, tok + 2300, 1, false);
+    assert_true(distance(p.one, p.many) <= 1e-6);
+    sync_pair(&p, tok, 700, 700, 0);
+    eval_both(p.one, p.many, tok + 2300, 1, false);
+    assert_true(distance(p.one, p.many) <= 1e-6);
+    if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(lk_session_sync(p.many, tok, 700, &reused, &err), LK_OK);
+    assert_int_equal(reused, 700);
+    close_pair(&p);
+    close_both(&b);
+    unlink(path);
+}
+
+/* A rank without memory for a checkpoint: no rank has it, nor older ones. */
+static void test_checkpoint_without_memory(void **state) {
+    (void)state;
+    static int32_t tok[CTX];
+    char path[] = "/tmp/lowkey-ranks-XXXXXX";
+    struct both b;
+    lk_err err = {0};
+    const lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 8};
+    close(mkstemp(path));
+    open_tiny_both(&b, "llama", 2, false, NULL);
+    struct pair p = open_pair(&b, "best-4", &opts);
+    random_tokens(tok, CTX, b.single, 1);
+    for (size_t n = 200; n <= 1200; n += 200)
+        assert_int_equal(lk_session_sync(p.one, tok, n, NULL, &err), LK_OK);
+    assert_int_equal(lk_session_save(p.one, NULL, path, &err), LK_OK);
+    int n_all = p.one->checkpoints.n, n_less = 0;
+    for (int rank = 0; rank < 2; rank++)
+        for (int nth = 1; nth < 400; nth += 19) {
+            lk_session *own[2];
+            for (int i = 0; i < 2; i++)
+                own[i] = lk_handles_get(&ranks_cluster(b.ranks, i)->sessions, p.many->number);
+            lk_session_get_stats(p.many); /* the other rank has ended the last call */
+            atomic_store(&own[rank]->checkpoints.ledger.fail_at, nth);
+            if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+            lk_session_get_stats(p.many);
+            atomic_store(&own[rank]->checkpoints.ledger.fail_at, 0);
+            assert_int_equal(own[0]->checkpoints.n, own[1]->checkpoints.n);
+            n_less += own[0]->checkpoints.n < n_all;
+            eval_both(p.one, p.many, tok, 1, false);
+            assert_int_equal(lk_session_load(p.one, NULL, path, &err), LK_OK);
+        }
+    assert_true(n_less > 10);
+    if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(p.many->checkpoints.n, n_all);
+    close_pair(&p);
+    close_both(&b);
+    unlink(path);
 }
 
 /* ---- progress callbacks, and threads ---- */
@@ -373,11 +469,19 @@ static void test_damaged_messages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank),   cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_families),   cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_operations), cmocka_unit_test(test_checkpoint_bytes),
-        cmocka_unit_test(test_meanwhile),  cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_damaged_messages),
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_checkpoint_bytes),
+        cmocka_unit_test(test_meanwhile),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_damaged_messages),
+        cmocka_unit_test(test_saved_checkpoints),
+        cmocka_unit_test(test_shifted_checkpoints),
+        cmocka_unit_test(test_checkpoint_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

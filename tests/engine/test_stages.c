@@ -90,6 +90,27 @@ static void test_operations(void **state) {
     compare_operations("llama", 2, 2, 0);
 }
 
+/* Files of one process and of stages hold the same checkpoints. */
+static void test_saved_checkpoints(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset;
+        int n_rank;
+        const char *recipe;
+    } cases[] = {
+        {"llama", 2, "sink 4: f16; keep 60 by h2o: rot4; window 30: f16"},
+        {"gemma3", 4, "best-4"},
+        {"qwen35", 2, "best-4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct both b;
+        if (!case_runs(i)) continue;
+        open_tiny_stages(&b, cases[i].preset, cases[i].n_rank, 2, false, NULL);
+        compare_saved_checkpoints(&b, cases[i].recipe, cases[i].n_rank == 2 ? 0 : 1e-6);
+        close_both(&b);
+    }
+}
+
 /* ---- memory ---- */
 
 enum { N_STAGE = 2 };
@@ -262,9 +283,10 @@ static void test_too_many_stages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_too_many_stages), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_topologies),      cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_operations),      cmocka_unit_test(test_families),
+        cmocka_unit_test(test_too_many_stages),   cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_topologies),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_operations),        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_saved_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

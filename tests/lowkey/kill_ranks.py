@@ -6,7 +6,8 @@ usage: LOWKEY_TEST_RANKS=N kill_ranks.py PROGRAM [-n COUNT] [--seed SEED]
 `lowkey run` and `lowkey serve` work on N ranks (default 3) with a tiny random model. A random rank
 gets SIGKILL while they prefill, decode or save. Each time:
 
-  mpirun ends within 10 s with an error, which it reports in one line; we print nothing
+  mpirun ends within 10 s with an error, which it reports in one line
+  rank 0 says in one line which other rank has ended, unless the command was complete
   no rank is left
   a client of the server is not left waiting
   the session that was saved before is whole: one process loads it and continues
@@ -14,6 +15,7 @@ gets SIGKILL while they prefill, decode or save. Each time:
 Exit status 1 if one of these failed. A moment takes about a second.
 """
 import argparse
+import filecmp
 import http.client
 import json
 import os
@@ -95,14 +97,26 @@ class Ranks:
         self.pids = [program_ranks.rank_pid(self.process.pid, rank)
                      for rank in range(program_ranks.RANKS)]
 
+    def wait_for_watch(self):
+        """Until rank 0 watches the others: MPI has started, and the command begins."""
+        tasks, end = f"/proc/{self.pids[0]}/task", time.monotonic() + START_S
+        while time.monotonic() < end:
+            for task in os.listdir(tasks):
+                with open(f"{tasks}/{task}/comm", encoding="ascii") as file:
+                    if file.read() == "rank-watch\n":
+                        return
+            time.sleep(0.005)
+        raise RuntimeError("rank 0 does not watch the others")
+
     def kill(self, rank):
         try:
             os.kill(self.pids[rank], signal.SIGKILL)
         except ProcessLookupError:
             pass
 
-    def what_is_wrong(self, rank):
-        """After a rank was killed. A command that was complete before that is right, too."""
+    def what_is_wrong(self, rank, is_complete=lambda: False):
+        """After a rank was killed. A command that was complete before that is right, too: its
+        ranks no longer watch each other."""
         wrong, start = [], time.monotonic()
         try:
             self.process.communicate(timeout=MAX_S)
@@ -115,12 +129,14 @@ class Ranks:
         seconds = time.monotonic() - start
         with open(self.stderr, encoding="utf-8", errors="replace") as file:
             text = file.read()
-        ours, named = re.findall(r"^lowkey: ", text, re.M), re.findall(r"noticed that process rank "
-                                                                       r"(\d+) .*signal 9", text)
+        ours = re.findall(r"^lowkey: .*$", text, re.M)
+        expected = [f"lowkey: rank {rank} of {program_ranks.RANKS} has ended; start the run again "
+                    "(saved sessions are whole)"] if rank > 0 else []
+        named = re.findall(r"noticed that process rank (\d+) .*signal 9", text)
         # Sometimes mpirun only says that a process has failed, and not which one.
         reported = named == [str(rank)] or (not named and "returned\na non-zero exit code" in text)
-        complete = self.process.returncode == 0 and not text
-        if not complete and (ours or not reported or not self.process.returncode):
+        complete = is_complete() or (self.process.returncode == 0 and not text)
+        if not complete and (ours != expected or not reported or not self.process.returncode):
             wrong.append(f"status {self.process.returncode}, stderr: {text[:400]}")
         end = time.monotonic() + 2  # killed processes take a moment to end
         while any(is_running(pid) for pid in self.pids) and time.monotonic() < end:
@@ -139,6 +155,7 @@ def kill_run(files, phase, rng):
     else:
         command = files.run_command("-f", files.text, "-n", "5000")
     ranks, rank = Ranks(files, command), rng.randrange(program_ranks.RANKS)
+    ranks.wait_for_watch()
     if phase == "decode":
         ranks.process.stdout.read(1)
     end = time.monotonic() + START_S
@@ -148,7 +165,7 @@ def kill_run(files, phase, rng):
     else:
         time.sleep(rng.random() * (0.6 if phase == "prefill" else 0.2))
     ranks.kill(rank)
-    result = ranks.what_is_wrong(rank)
+    result = ranks.what_is_wrong(rank, lambda: not filecmp.cmp(session, files.kept, shallow=False))
     if phase == "save":  # the old one, or the new one
         before, files.kept = files.kept, session
         if not files.kept_is_whole():

@@ -130,12 +130,29 @@ if [ -x "$network" ] && unshare -n sh -c 'exec 3<>/dev/net/tun' 2>/dev/null; the
   timeout 60 "$network" 2 20 0 50 "$bin" run -f text -c 8k -n 5 --greedy --kv f16 -t 1 --json >out 2>err ||
     fail "delayed_network: $(head -c 600 err)"
   json 'd["text"] + "\n" == open("expected").read()'
+  [ "$(grep -c 'without encryption' err)" = 1 ] || fail "ranks in several networks: stderr is: $(head -c 600 err)"
   # Rank 0 waits in all exchanges of a token but the first, which announces it.
   json '0.9 * 0.02 < d["exchanges"]["exchange_seconds"] / (d["exchanges"]["exchanges_per_token"] - 1) < 0.1'
   printf 'echo $$ >>pids.network; exec sleep 60\n' >wait
   timeout 60 "$network" 2 0 0 1 bash wait >out 2>err && fail "delayed_network goes on for longer than its time"
   while read -r pid; do kill -0 "$pid" 2>/dev/null && fail "delayed_network leaves a process"; done <pids.network
   grep -q 'the time is over' err || fail "delayed_network: $(head -c 600 err)"
+
+  # A network that delivers nothing any more, as if a machine had lost its power. mpirun ends if it tests its
+  # connections (docs/cluster.md).
+  count=$((count + 1))
+  export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
+  "$network" 2 0 0 60 "$bin" run -p x -n 100000 -c 128k --ignore-eos -t 1 >out 2>err &
+  switch=$! started=$SECONDS
+  until [ -s out ] || [ $((SECONDS - started)) -gt 20 ]; do sleep 0.1; done
+  mpirun=$(pgrep -P $switch -x mpirun)
+  kill -STOP $switch
+  started=$SECONDS
+  until grep -q '^State:.*Z' "/proc/$mpirun/status" || [ $((SECONDS - started)) -gt 20 ]; do sleep 0.1; done
+  [ $((SECONDS - started)) -le 10 ] || fail "mpirun goes on for $((SECONDS - started)) s after the network is lost"
+  kill -CONT $switch
+  wait $switch && fail "a run without a network succeeds"
+  unset OMPI_MCA_oob_tcp_keepalive_time OMPI_MCA_oob_tcp_keepalive_intvl OMPI_MCA_oob_tcp_keepalive_probes
 fi
 
 # ---- the server ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Uses `lowkey serve` from the openai package. The package is installed into the cache directory
 # the first time, unless $LOWKEY_PYTHON names a Python that has it. Skipped (77) if the default model
-# or the package is not available.
+# or the package is not available. With LOWKEY_TEST_RANKS=N the server has N ranks.
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
@@ -29,7 +29,10 @@ if ! have_package; then
 fi
 
 echo secret-key >"$work/keys"
-"$bin" serve -m "$model" -t 1 --port 0 -c 2k --allow-kv presets --queue 8 \
+n_rank=${LOWKEY_TEST_RANKS:-1} start=()
+[ "$n_rank" = 1 ] ||
+  start=(mpirun -q -n "$n_rank" --allow-run-as-root --oversubscribe --bind-to none --mca btl "vader,self")
+"${start[@]}" "$bin" serve -m "$model" -t 1 --port 0 -c 2k --allow-kv presets --queue 8 \
   --api-key-file "$work/keys" >"$work/out" 2>"$work/err" &
 server=$!
 for _ in $(seq 100); do
@@ -41,7 +44,11 @@ done
 timeout 200 "$python" "$here/openai_check.py" "$port" ||
   { echo "FAILED"; cat "$work/err"; exit 1; }
 
-# SIGTERM stops the server without any message.
-kill -TERM "$server"
+# SIGTERM stops the server without any message. mpirun would give the ranks a second to end.
+rank_0=$server
+for pid in $(pgrep -P "$server"); do
+  grep -qz '^OMPI_COMM_WORLD_RANK=0$' "/proc/$pid/environ" && rank_0=$pid
+done
+kill -TERM "$rank_0"
 wait "$server" || { echo "FAILED: status $? after SIGTERM"; exit 1; }
 [ ! -s "$work/err" ] || { echo "FAILED: stderr: $(cat "$work/err")"; exit 1; }

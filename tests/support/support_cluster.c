@@ -4,6 +4,7 @@
 #include "engine/session_state.h"
 #include "support.h"
 #include "support_model.h"
+#include "support_session.h"
 #include "support_sidecar.h"
 #include "tiny_presets.h"
 
@@ -202,4 +203,76 @@ void compare_operations(const char *preset, int n_rank, int n_stage, double max)
         close_pair(&p), close_pair(&q);
     }
     close_both(&b);
+}
+
+/* ---- checkpoints in saved sessions ---- */
+
+/* Evaluate a text in some calls, the first of which have fewer tokens than channel statistics need.
+ * exact: the first one has most tokens, with checkpoints in it. */
+static void evaluate_texts(lk_session *s, const int32_t *tok, bool exact) {
+    static const size_t end[2][5] = {{120, 285, 330, 1100, 1500}, {1100, 1500}},
+                        mark[] = {700, 150, 290};
+    lk_err err = {0};
+    for (int i = 0; i < 5 && end[exact][i]; i++)
+        if (lk_session_sync_marked(s, tok, end[exact][i], mark, 3, NULL, &err) != LK_OK)
+            fail_msg("%s", err.msg);
+}
+
+/* Save `from`, load the file in `to`, and save it there again. */
+static void load_checkpoints(lk_session *to, lk_session *from) {
+    char path[] = "/tmp/lowkey-ranks-XXXXXX";
+    uint8_t *file[2];
+    size_t n[2];
+    lk_err err = {0};
+    close(mkstemp(path));
+    for (int i = 0; i < 2; i++) {
+        if (lk_session_save(i ? to : from, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+        file[i] = read_file(path, &n[i]);
+        if (i == 0 && lk_session_load(to, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(file[0], file[1], n[0]);
+    assert_true(from->checkpoints.n > 1);
+    assert_int_equal(to->checkpoints.n, from->checkpoints.n);
+    free(file[0]), free(file[1]);
+    unlink(path);
+}
+
+static void check_distance(const lk_session *one, const lk_session *many, double max, size_t n) {
+    double e = distance(one, many);
+    if (!(e <= max)) fail_msg("%s, %zu tokens: NMSE %g", lk_recipe_text(one->recipe), n, e);
+}
+
+/* Both go back to the last of their first n checkpoints, and on from there. */
+static void go_back_both(lk_session *one, lk_session *many, const int32_t *tok,
+                         const int32_t *other, int n, double max) {
+    const struct lk_checkpoint at = many->checkpoints.at[n - 1];
+    size_t n_tok = at.logits ? at.n_tok : at.n_tok + 1, reused[2];
+    lk_err err = {0};
+    for (int i = 0; i < 2; i++)
+        if (lk_session_sync(i ? many : one, tok, n_tok, &reused[i], &err) != LK_OK)
+            fail_msg("%s", err.msg);
+    assert_true(reused[0] == reused[1] && reused[1] >= at.n_tok);
+    check_distance(one, many, at.logits ? 0 : max, n_tok);
+    eval_both(one, many, other, 1, false);
+    check_distance(one, many, max, n_tok + 1);
+    eval_both(one, many, other + 1, 100, false); /* rows change their levels */
+    check_distance(one, many, max > 0 ? 1e-2 : 0, n_tok + 101);
+}
+
+void compare_saved_checkpoints(struct both *b, const char *recipe, double max) {
+    static int32_t tok[BOTH_CTX], other[BOTH_CTX];
+    const lk_session_opts opts = {.n_ctx = BOTH_CTX, .n_checkpoint = 8};
+    random_tokens(tok, BOTH_CTX, b->single, 1);
+    random_tokens(other, BOTH_CTX, b->single, 2);
+    for (int exact = 0; exact < 2; exact++)
+        for (int divided = 0; divided < 2; divided++) { /* who evaluates and saves */
+            struct pair p = open_pair(b, recipe, &opts);
+            lk_session *from = divided ? p.many : p.one, *to = divided ? p.one : p.many;
+            evaluate_texts(from, tok, exact);
+            load_checkpoints(to, from);
+            for (int n = from->checkpoints.n; n > 0; n--)
+                go_back_both(p.one, p.many, tok, other, n, max);
+            close_pair(&p);
+        }
 }
