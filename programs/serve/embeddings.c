@@ -34,7 +34,7 @@ bool lk_embeddings_parse_json(struct lk_request *request, const struct lk_server
     int64_t n_embd = lk_model_get_info(opts->model).n_embd, n_dim = n_embd;
     if (!lk_request_parse_json(request, opts, body, error)) return false;
     if (opts->n_rank > 1)
-        return lk_api_error_set(error, 400, "unsupported", NULL,
+        return lk_api_error_set(error, 501, "unsupported", NULL,
                                 "a server of several ranks computes no embeddings; ask one that "
                                 "runs in one process");
     if (!lk_request_reject(request, "stream", 0, error) ||
