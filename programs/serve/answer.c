@@ -10,7 +10,7 @@
  * checked while events arrive. */
 static bool wait_event(struct lk_exchange *x, struct lk_completion *completion,
                        struct lk_event *event) {
-    const double check_s = 0.25;
+    const double check_s = 0.1;
     for (;;) {
         double now = lk_now();
         if (now - x->alive_check_time >= check_s) {
@@ -50,7 +50,7 @@ static void reply_whole(struct lk_exchange *x, const struct lk_endpoint *endpoin
     }
     lk_response_free(&response);
     lk_buf_free(&text);
-    lk_completion_abandon(completion);
+    lk_scheduler_abandon(x->server->scheduler, completion);
 }
 
 /* Reply with a stream. Its headers are sent at once, so that proxies and clients do not time out
@@ -63,7 +63,7 @@ static void reply_stream(struct lk_exchange *x, const struct lk_endpoint *endpoi
     bool has_first = lk_completion_pop(completion, refusal_s, &first);
     if (has_first && first.kind == LK_EVENT_ERROR) {
         lk_exchange_reply_error(x, &completion->error);
-        lk_completion_abandon(completion);
+        lk_scheduler_abandon(x->server->scheduler, completion);
         return;
     }
     lk_sse_reply(x, endpoint, completion, has_first ? &first : NULL);

@@ -112,7 +112,7 @@ struct lk_completion *lk_completion_new(struct lk_request *request, struct lk_ch
                                         struct lk_api_error *error);
 void lk_completion_release(struct lk_completion *completion);
 
-/* For the HTTP thread: end all jobs of the completion, and release it. */
+/* End all jobs of the completion, and release it. */
 void lk_completion_abandon(struct lk_completion *completion);
 
 /* Is there room for the next events of a job? */

@@ -18,6 +18,7 @@ struct lk_scheduler {
     pthread_mutex_t lock; /* of the members down to `snapshot` */
     pthread_cond_t changed;
     struct lk_queue queue;
+    struct lk_job *chosen; /* from the queue by the thread, which will remove it; or none */
     size_t n_snapshot;
     bool closed, ending, woken; /* woken: there is new work */
     bool finished;              /* the thread was joined; not under the lock */
@@ -257,7 +258,7 @@ static struct lk_job *choose_waiting(const struct lk_scheduler *s) {
 
 static struct lk_job *next_waiting(struct lk_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    struct lk_job *job = choose_waiting(s);
+    struct lk_job *job = s->chosen = choose_waiting(s);
     pthread_mutex_unlock(&s->lock);
     return job;
 }
@@ -463,6 +464,26 @@ bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completio
     }
     pthread_mutex_unlock(&s->lock);
     return good;
+}
+
+struct abandoned {
+    const struct lk_completion *completion;
+    const struct lk_job *chosen;
+};
+
+/* The scheduler removes the job that it has chosen. */
+static bool is_abandoned(void *user, struct lk_job *job) {
+    const struct abandoned *a = user;
+    return job->completion == a->completion && job != a->chosen;
+}
+
+void lk_scheduler_abandon(struct lk_scheduler *s, struct lk_completion *completion) {
+    pthread_mutex_lock(&s->lock);
+    struct abandoned abandoned = {completion, s->chosen};
+    struct lk_job *removed = lk_queue_remove_if(&s->queue, is_abandoned, &abandoned);
+    pthread_mutex_unlock(&s->lock);
+    for (; removed; removed = removed->next) lk_completion_release(completion);
+    lk_completion_abandon(completion);
 }
 
 size_t lk_scheduler_snapshot(struct lk_scheduler *s, struct lk_slot_snapshot *snapshot, size_t max,

@@ -24,6 +24,11 @@ lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_o
 bool lk_scheduler_submit(struct lk_scheduler *scheduler, struct lk_completion *completion,
                          struct lk_api_error *error);
 
+/* For the HTTP thread: end all jobs of a completion that was submitted, and release it. Jobs that
+ * wait leave the queue at once: the memory of requests without a client does not keep others out
+ * during a long step. */
+void lk_scheduler_abandon(struct lk_scheduler *scheduler, struct lk_completion *completion);
+
 /* Copy the state of up to `max` slots, at most 0.1 s old while the thread works. Returns their
  * number. *n_waiting: jobs in the queue. */
 size_t lk_scheduler_snapshot(struct lk_scheduler *scheduler, struct lk_slot_snapshot *snapshot,

@@ -5,7 +5,8 @@
 #include <string.h>
 
 struct sse_body {
-    struct lk_exchange *x; /* outlives the body */
+    struct lk_exchange *x; /* outlives the reading of the body */
+    struct lk_scheduler *scheduler;
     const struct lk_endpoint *endpoint;
     struct lk_response response;
     struct lk_buf out;
@@ -57,7 +58,7 @@ static bool append_comment(struct sse_body *b) {
 /* Wait for events and append them, or a comment. False if the client disconnected. */
 static bool wait_for_data(struct sse_body *b) {
     enum { MAX_BATCH = 2048 }; /* bytes after which no more events are collected */
-    const double check_s = 0.25;
+    const double check_s = 0.1;
     struct lk_completion *completion = b->response.completion;
     struct lk_event event;
     while (!lk_completion_pop(completion, check_s, &event)) {
@@ -88,8 +89,9 @@ static void end_sse_body(void *user) {
     struct lk_completion *completion = b->response.completion;
     lk_response_free(&b->response);
     lk_buf_free(&b->out);
+    struct lk_scheduler *scheduler = b->scheduler;
     free(b);
-    lk_completion_abandon(completion);
+    lk_scheduler_abandon(scheduler, completion);
 }
 
 void lk_sse_reply(struct lk_exchange *x, const struct lk_endpoint *endpoint,
@@ -100,10 +102,11 @@ void lk_sse_reply(struct lk_exchange *x, const struct lk_endpoint *endpoint,
         !lk_response_init(&b->response, completion, &x->server->opts, ++x->server->n_completion)) {
         free(b);
         if (first) lk_text_delta_free(&first->delta);
-        lk_completion_abandon(completion);
+        lk_scheduler_abandon(x->server->scheduler, completion);
         return;
     }
     b->x = x;
+    b->scheduler = x->server->scheduler; /* the body may end after the exchange */
     b->endpoint = endpoint;
     b->sent_time = lk_now();
     if (first) append_event(b, first);
