@@ -43,7 +43,7 @@ struct lk_microbatches lk_microbatches_choose(const uint64_t *cost, size_t n, ui
         }
         struct lk_microbatches groups = fill_groups(cost, n, high, n_group);
         uint64_t time = slowest * ((uint64_t)groups.n * weights + sum) + others * (weights + high);
-        if (time >= best_time) continue;
+        if (time >= best_time - best_time / LK_MICROBATCH_GAIN) continue;
         best = groups;
         best_time = time;
     }
