@@ -613,9 +613,10 @@ static void check_setup(const struct setup *setup, const struct lk_kernels *kern
     close_cache(&f);
 }
 
-/* Each setup with few rows, and with one or all of the larger sizes. n_many: tokens of the case
- * with many tokens. */
+/* Each setup with few rows, and with one or (unless cases are sampled) all of the larger sizes.
+ * n_many: tokens of the case with many tokens. */
 static void check_all(const struct lk_kernels *kernels, bool all_sizes, int n_many, double limit) {
+    all_sizes &= case_runs(1);
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         if (!case_runs(i)) continue;
         check_setup(&setups[i], kernels, 1, 1, 1, limit);
@@ -645,7 +646,7 @@ static void test_slower_kernels(void **state) {
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         const struct lk_kernels *kernels = lk_kernels_choose(names[n]);
         for (size_t i = 0; kernels && kernels != best && i < sizeof setups / sizeof *setups; i++) {
-            if (!strstr(setups[i].recipe, "(pre)")) continue;
+            if (!strstr(setups[i].recipe, "(pre)") || !case_runs(n + i)) continue;
             check_setup(&setups[i], kernels, 333, 1, 3, 3e-4);
             check_setup(&setups[i], kernels, 701, 3, 2, 3e-4);
         }
@@ -661,7 +662,7 @@ static void test_prompts(void **state) {
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         if (strcmp(setups[i].recipe, "all: f16") != 0) continue;
         for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
-            if (!kernels[k]) continue;
+            if (!kernels[k] || !case_runs(i + k)) continue;
             bool slow = kernels[k] == &lk_kernels_reference;
             check_setup(&setups[i], kernels[k], slow ? 139 : 290, slow ? 139 : 290, 2, 1e-11);
             check_setup(&setups[i], kernels[k], 601, slow ? 67 : 257, 3, 1e-11);

@@ -3,6 +3,7 @@
 
 #include "codec/hadamard.h"
 #include "kernels/composed.h"
+#include "support.h"
 
 #include <stdlib.h>
 
@@ -192,10 +193,13 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
     static struct packed packed;
     struct shares shares = {0};
     for (int a = 0; a < N_D_HEAD; a++) {
+        bool is_full = false; /* such a block serves every number of rows */
         if (lk_codec_reject_reason(codec, side, d_heads[a])) continue;
         for (int b = 0; b < N_ROWS_IN; b++) {
+            if (!case_runs((size_t)(codec->bits + a + b))) continue;
             int n = rows_in[b] < block_rows ? rows_in[b] : block_rows;
-            pack(&packed, codec, side, d_heads[a], block_rows, n);
+            if (!is_full) pack(&packed, codec, side, d_heads[a], block_rows, n);
+            is_full = !lk_codec_row_wise(codec, side);
             int last = (block_rows - 1) / LK_TILE * LK_TILE; /* visit every tile of a block */
             for (int c = 0; c < N_QUERIES; c++) {
                 if (d_heads[a] > WIDEST_HEAD && (b % 2 == 0 || c % 3 == 2)) continue; /* slow */

@@ -18,8 +18,8 @@ int random_int(struct random *r, int low, int high); /* low to high, both includ
 /* Normalized mean squared error: sum of (x - ref)^2 divided by sum of ref^2. x, ref: [n]. */
 double nmse(const float *x, const float *ref, size_t n);
 
-/* Whether case i of a long loop over similar cases runs. All do, but with sanitizers, which make
- * the library about three times as slow, only every fourth. */
+/* Whether case i of a long loop over similar cases runs. All do, but with sanitizers, in an
+ * emulator, and with LOWKEY_SAMPLE_CASES, only every fourth. */
 bool case_runs(size_t i);
 
 #endif
