@@ -61,6 +61,15 @@ static lk_session *open_session(lk_model *model, const char *text, lk_recipe **r
     return s;
 }
 
+/* A copy, which saves the time of another prefill. */
+static lk_session *copy_session(lk_model *model, const lk_recipe *recipe, lk_session *from) {
+    lk_session *s = NULL;
+    assert_int_equal(lk_session_new(&s, model, recipe, &(lk_session_opts){.n_ctx = CTX}, NULL),
+                     LK_OK);
+    assert_int_equal(lk_session_copy(s, from, NULL), LK_OK);
+    return s;
+}
+
 static int32_t best_of(const float *logits, size_t n) {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)
@@ -89,15 +98,14 @@ static void compare_logits(lk_weights weights, const double *max_error, int max_
     float *logits = malloc(N * n_vocab * sizeof *logits);
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++) {
         lk_recipe *recipe;
-        lk_session *s = open_session(model, recipes[k], &recipe);
+        lk_session *s = open_session(model, recipes[k], &recipe),
+                   *plain_session = copy_session(model, recipe, s);
         int32_t tok[N], pass[LK_DRAFT_MAX];
         struct random r = {k};
         double worst = 0, widest = 0;
         int n_tie = 0, at = 0;
-        decode_plainly(s, n_vocab, tok, logits);
-        lk_session_free(s);
-        lk_recipe_free(recipe);
-        s = open_session(model, recipes[k], &recipe);
+        decode_plainly(plain_session, n_vocab, tok, logits);
+        lk_session_free(plain_session);
         while (at + 1 < N) {
             size_t n = lk_session_draftable(s, (size_t)random_int(&r, 1, LK_DRAFT_MAX), NULL);
             int n_right = random_int(&r, 1, (int)n);
@@ -175,15 +183,15 @@ static void test_texts(void **state) {
     lk_model *model = open_model(smollm, LK_WEIGHTS_F32);
     size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
     float *logits = malloc(N * n_vocab * sizeof *logits);
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < 2; k++) {
+        lk_recipe *recipe;
+        lk_session *prompt = open_session(model, recipes[k], &recipe),
+                   *s = copy_session(model, recipe, prompt);
+        int32_t plain[N], ours[N];
+        decode_plainly(s, n_vocab, plain, logits);
+        lk_session_free(s);
         for (int with_model = 0; with_model < 2; with_model++) {
-            lk_recipe *recipe;
-            lk_session *s = open_session(model, recipes[k], &recipe);
-            int32_t plain[N], ours[N];
-            decode_plainly(s, n_vocab, plain, logits);
-            lk_session_free(s);
-            lk_recipe_free(recipe);
-            s = open_session(model, recipes[k], &recipe);
+            s = copy_session(model, recipe, prompt);
             lk_draft_stats stats = decode_with_drafts(model, s, with_model ? model : NULL, ours);
             int same = 0;
             while (same < N && ours[same] == plain[same]) same++;
@@ -194,8 +202,10 @@ static void test_texts(void **state) {
             assert_true(stats.n_accepted > (with_model ? 20 : 5));
             if (with_model) assert_true(4 * stats.n_accepted > 3 * stats.n_drafted);
             lk_session_free(s);
-            lk_recipe_free(recipe);
         }
+        lk_session_free(prompt);
+        lk_recipe_free(recipe);
+    }
     free(logits);
     lk_model_free(model);
 }
