@@ -104,9 +104,8 @@ static void test_saved_checkpoints(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct both b;
-        if (!case_runs(i)) continue;
         open_tiny_stages(&b, cases[i].preset, cases[i].n_rank, 2, false, NULL);
-        compare_saved_checkpoints(&b, cases[i].recipe, cases[i].n_rank == 2 ? 0 : 1e-6);
+        compare_saved_checkpoints(&b, cases[i].recipe, (int)i, cases[i].n_rank == 2 ? 0 : 1e-6);
         close_both(&b);
     }
 }

@@ -260,13 +260,14 @@ static void go_back_both(lk_session *one, lk_session *many, const int32_t *tok,
     check_distance(one, many, max > 0 ? 1e-2 : 0, n_tok + 101);
 }
 
-void compare_saved_checkpoints(struct both *b, const char *recipe, double max) {
+void compare_saved_checkpoints(struct both *b, const char *recipe, int turn, double max) {
     static int32_t tok[BOTH_CTX], other[BOTH_CTX];
     const lk_session_opts opts = {.n_ctx = BOTH_CTX, .n_checkpoint = 8};
     random_tokens(tok, BOTH_CTX, b->single, 1);
     random_tokens(other, BOTH_CTX, b->single, 2);
     for (int exact = 0; exact < 2; exact++)
         for (int divided = 0; divided < 2; divided++) { /* who evaluates and saves */
+            if (!case_runs((size_t)(2 * exact + divided + turn))) continue;
             struct pair p = open_pair(b, recipe, &opts);
             lk_session *from = divided ? p.many : p.one, *to = divided ? p.one : p.many;
             evaluate_texts(from, tok, exact);

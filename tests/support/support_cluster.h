@@ -66,7 +66,8 @@ void compare_operations(const char *preset, int n_rank, int n_stage, double max)
 /* Checkpoints in files that one process or several ranks have saved, and the other one loads: the
  * file that it saves again is the same. Going back to each checkpoint evaluates none of its tokens,
  * and the next logits differ by an NMSE of at most `max`, as they do after a change of levels of
- * 1e-2 if max is not 0. */
-void compare_saved_checkpoints(struct both *both, const char *recipe, double max);
+ * 1e-2 if max is not 0. If cases are sampled (case_runs), one of the four ways runs; `turn` chooses
+ * it. */
+void compare_saved_checkpoints(struct both *both, const char *recipe, int turn, double max);
 
 #endif
