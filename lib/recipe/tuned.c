@@ -4,12 +4,13 @@
 /* The first one of a model is its default. */
 static const lk_tuned_preset tuned[] = {
     {"smollm2-135m-4",
-     "sink 4: f16; body: k=rot6 v=rot4; layers 0: k=rot2 v=rot3; layers 1-2, 6, 14-15, 21, "
-     "28: rot4; layers 10: k=rot6 v=rot3; layers 11: k=rot3 v=rot2; layers 12, 16, 19, 22, "
-     "29: rot3; layers 13, 25, 27: rot2; layers 23: rot6; layers 26: k=rot4 v=rot3; recent "
-     "20%: rot6; layers 0 recent: k=rot3 v=rot4; layers 1-2, 12, 16, 19, 21-22, 26, 28-29 "
-     "recent: rot4; layers 4-6, 9-10 recent: k=rot6 v=rot4; layers 11, 13, 27 recent: rot3; "
-     "layers 14-15 recent: k=rot4 v=rot6; layers 25 recent: k=rot3 v=rot2; window 32: rot8",
+     "sink 4: f16; body: k=rot4 v=rot3; layers 0, 11-13, 16, 25, 27: k=rot3 v=rot2; layers"
+     " 3: k=rot6 v=rot3; layers 4-6, 9-10, 15: k=rot5 v=rot3; layers 7-8, 14, 24: k=rot5 "
+     "v=rot4; layers 17, 20: k=rot6 v=rot4; layers 18, 23: k=rot6 v=rot5; layers 21: rot4;"
+     " recent 20%: k=rot6 v=rot5; layers 0-1, 12, 16, 25 recent: rot4; layers 2, 9-10 "
+     "recent: k=rot6 v=rot4; layers 8, 14, 17, 24 recent: rot6; layers 11 recent: k=rot4 "
+     "v=rot3; layers 13, 19, 29 recent: k=rot5 v=rot4; layers 18, 20, 23 recent: k=rot8 "
+     "v=rot6; layers 27 recent: k=rot3 v=rot4; layers 28 recent: rot5; window 32: rot8",
      "for SmolLM2-135M-Instruct: 4.5 bits at 8,192 tokens", 0xcbb396a61f44de27u},
     {"smollm2-135m-3",
      "sink 4: f16; body: k=rot4(trellis) v=rot3(trellis); layers 0: rot2(trellis); layers "
