@@ -326,7 +326,7 @@ static void *take_later_block(struct level_part *part, int64_t b, int64_t same,
 }
 
 /* Replace the blocks of level i of K or V, which are those of the later state, by those of a part.
- * If there is no memory, the rest of the part is read nevertheless. */
+ * Without memory, the rest of the part is still read, as the other ranks do. */
 static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
                                const struct lk_kv *later, struct lk_restoring *from) {
     struct level_part part = {cache, kv, later, i, 0};

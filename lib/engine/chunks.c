@@ -21,7 +21,7 @@ static lk_batch_item chunk_item(const struct chunks *p, int64_t k) {
 }
 
 /* Make this rank ready for its chunk, and agree with the others. If the text is cancelled, stage 0
- * starts no other chunk, and the other stages finish those that it has started. */
+ * starts no more chunks, and the other stages finish those already started. */
 static lk_status start_tick(struct chunks *p, int64_t tick, lk_batch_item *item, lk_err *err) {
     int64_t k = lk_pipeline_own(&p->pipeline, tick);
     lk_err why = {0};

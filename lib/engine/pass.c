@@ -95,7 +95,7 @@ static void select_none(struct lk_pass *pass, size_t first) {
     pass->partial_needed = pass->joined_needed = 0;
 }
 
-/* Compute one more sequence, the one after those that are selected. Its rows are after theirs. */
+/* Add the next sequence to the selected ones. Its rows follow theirs. */
 static void select_next(struct lk_pass *pass) {
     const struct lk_hparams *hp = &pass->model->net->hp;
     struct lk_seq *seq = &pass->seq[pass->n_seq++];

@@ -26,8 +26,8 @@ float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states);
 /* The weights of layer `layer` that its recurrence needs. */
 struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer);
 
-/* Write states, of all stages one after the other. Read those that this process holds. All ranks
- * call these. Without recurrent layers they do nothing. */
+/* Save the states of all stages, in order of stages; restore those that this process holds. All
+ * ranks call these functions. Without recurrent layers they do nothing. */
 void lk_recurrent_write(const struct lk_net *net, const float *states, struct lk_saving *saving);
 void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_restoring *from);
 

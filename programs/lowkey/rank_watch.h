@@ -15,11 +15,11 @@ struct rank_process {
 /* This process. */
 struct rank_process rank_process_self(int rank);
 
-/* Start to watch those of process [n] that can be seen from here, one of which is this process, on
- * behalf of rank `rank` of n_rank. Rank 0 watches all others. When one ends, it prints a line and
- * ends with STATUS_ERROR, also if it gets the SIGTERM of mpirun first. The others watch rank 0, and
- * end without a line if they still run some seconds after it. Ranks on other machines, and all if
- * the kernel is older than Linux 5.3, are not watched. */
+/* Start watching process [n], the ranks of this machine. This process is rank `rank` of n_rank.
+ * Rank 0 watches all others: when one ends, it prints a line and exits with STATUS_ERROR, even if
+ * mpirun's SIGTERM arrives first. The others watch rank 0, and exit silently if they still run some
+ * seconds after it has ended. Processes in another PID namespace are not watched, and none are on
+ * kernels older than Linux 5.3. */
 void rank_watch_start(const struct rank_process *process, size_t n, int rank, int n_rank);
 
 /* Ranks may end from now on. */
