@@ -36,15 +36,17 @@ lk_status lk_prefill_all(lk_session *const *session, size_t n, const int32_t *to
 /* ---- compare: recipes on a text ---- */
 
 typedef struct {
-    int32_t n_ctx;        /* tokens per chunk, at least 4; the second half is scored */
+    int32_t n_ctx;        /* tokens per chunk, at least 4 */
     int32_t n_chunk;      /* 0: as many as the text has */
+    int32_t n_scored;     /* predictions that are scored, at the end of a chunk; at most n_ctx - 1;
+                             0: those of the second half */
     int32_t n_step;       /* tokens per evaluation, 1 to LK_EVAL_MAX; 0: 32. Rows age after an
                              evaluation, so they stay exact up to n_step - 1 tokens longer than in
                              a decoder, whose n_step is 1 */
     lk_progress progress; /* may be NULL; counts tokens x recipes */
     void *user;
-    bool prompt; /* the first half of a chunk is a prompt: its tokens attend exactly, and are
-                    computed only once for all recipes that evict nothing */
+    bool prompt; /* what precedes the scored predictions is a prompt: its tokens attend exactly,
+                    and are computed only once for all recipes that evict nothing */
     /* The model whose full cache recipes are compared with, with the same vocabulary: for an
      * adapted model, the original. NULL: the model itself. */
     lk_model *reference;
@@ -71,8 +73,8 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
 /* ---- compare: any predictors, position by position ----
  *
  * A chunk of n_ctx tokens is evaluated from an empty cache in small steps, so that a prediction
- * sees what a decoder would have kept by then. Predictions at positions n_ctx / 2 to n_ctx - 2 are
- * scored, as in llama-perplexity. */
+ * sees what a decoder would have kept by then. The last predictions are scored; by default those at
+ * positions n_ctx / 2 to n_ctx - 2, as in llama-perplexity. */
 
 /* A source of logits: a session, or another program's context. */
 typedef struct lk_predictor {
@@ -100,18 +102,19 @@ typedef struct {
     size_t n_vocab;
     lk_progress progress; /* may be NULL; counts tokens x predictors */
     void *user;
-    size_t n_held; /* tokens that the predictors hold already, at most n_ctx / 2; 0: they are
-                      cleared first */
+    size_t n_scored; /* as in lk_compare_opts */
+    size_t n_held; /* tokens that the predictors hold already, at most those before the first scored
+                      prediction; 0: they are cleared first */
 } lk_compare_text;
 
-/* Number of scored predictions in a chunk; 0 if it has fewer than 4 tokens. */
+/* Predictions of the second half of a chunk; 0 if it has fewer than 4 tokens. */
 size_t lk_compare_n_scored(size_t n_ctx);
 
 /* Replace tok[0] by the model's begin-of-sequence token if it has one, as llama-perplexity does. */
 void lk_compare_set_bos(const lk_model *model, int32_t *tok);
 
-/* Evaluate one chunk with n predictors. score[i]: [lk_compare_n_scored(n_ctx)] predictions of
- * predictor i, in order of position. */
+/* Evaluate one chunk with n predictors. score[i]: the scored predictions of predictor i, in the
+ * order of positions. */
 lk_status lk_compare_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
                            lk_prediction *const *score, lk_err *err);
 

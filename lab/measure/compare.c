@@ -59,6 +59,8 @@ void lk_compare_set_bos(const lk_model *model, int32_t *tok) {
 static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare_text *chunk,
                              float *log_p, lk_prediction *const *score, lk_err *err) {
     size_t n_ctx = chunk->n_ctx, n_vocab = chunk->n_vocab;
+    size_t n_scored = chunk->n_scored ? chunk->n_scored : lk_compare_n_scored(n_ctx);
+    size_t first = n_ctx - 1 - n_scored;
     uint64_t done = 0, total = (uint64_t)(n_ctx - chunk->n_held) * n;
     for (size_t i = 0; i < n && !chunk->n_held; i++) predictor[i].clear(predictor[i].self);
     for (size_t at = chunk->n_held; at < n_ctx; at += chunk->n_step) {
@@ -66,7 +68,7 @@ static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare
         size_t n_tok = n_ctx - at < chunk->n_step ? n_ctx - at : chunk->n_step;
         /* Logits are computed only if needed: with a large vocabulary they cost a quarter of the
          * time. */
-        bool scored = at + n_tok > n_ctx / 2;
+        bool scored = at + n_tok > first;
         for (size_t i = 0; i < n; i++) {
             lk_predictor *p = &predictor[i];
             double start = lk_now();
@@ -75,9 +77,9 @@ static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare
             p->seconds += lk_now() - start;
             for (size_t row = 0; row < n_tok; row++) {
                 size_t pos = at + row;
-                if (pos < n_ctx / 2 || pos + 1 >= n_ctx) continue;
+                if (pos < first || pos + 1 >= n_ctx) continue;
                 float *reference = log_p + row * n_vocab;
-                score[i][pos - n_ctx / 2] =
+                score[i][pos - first] =
                     lk_compare_score(p->logits(p->self, (int32_t)row), n_vocab, chunk->tok[pos + 1],
                                      reference, i ? log_p + chunk->n_step * n_vocab : reference);
             }
@@ -155,7 +157,9 @@ struct comparison {
     struct lk_ledger ledger;
     lk_model *model;
     size_t n_vocab, n_predictor, n_ctx, n_chunk, n_step;
-    size_t n_score; /* predictions of one predictor, all chunks */
+    size_t n_scored; /* predictions of one predictor in a chunk */
+    size_t n_prompt; /* tokens of a chunk's prompt */
+    size_t n_score;  /* predictions of one predictor, all chunks */
     lk_recipe *f16;
     lk_session **session;        /* [n_predictor] */
     lk_predictor *predictor;     /* [n_predictor] */
@@ -165,7 +169,24 @@ struct comparison {
     int32_t *tok;                /* [n_ctx] the current chunk */
     const lk_compare_opts *opts;
     size_t chunk;
+    uint64_t done, total; /* tokens x predictors; those of the prompt count once */
 };
+
+static bool report(const struct comparison *c, uint64_t done) {
+    return !c->opts->progress || c->opts->progress(c->opts->user, c->done + done, c->total);
+}
+
+/* lk_progress of a session: a prompt. */
+static bool prompt_progress(void *user, uint64_t done, uint64_t total) {
+    const struct comparison *c = user;
+    return report(c, total ? c->n_prompt * done / total : 0);
+}
+
+/* lk_progress of a chunk after its prompt. */
+static bool chunk_progress(void *user, uint64_t done, uint64_t total) {
+    (void)total;
+    return report(user, done);
+}
 
 static lk_status comparison_open(struct comparison *c, const lk_recipe *const *recipe,
                                  lk_err *err) {
@@ -179,7 +200,7 @@ static lk_status comparison_open(struct comparison *c, const lk_recipe *const *r
     if (!c->session || !c->predictor || !c->score || !c->chunk_score || !c->stats || !c->tok)
         return lk_fail(err, LK_E_NOMEM, "no memory to compare %zu recipes", n - 1);
     lk_status status = lk_recipe_parse(&c->f16, "f16", err);
-    lk_session_opts opts = {.n_ctx = (int32_t)c->n_ctx};
+    lk_session_opts opts = {.n_ctx = (int32_t)c->n_ctx, .progress = prompt_progress, .user = c};
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         lk_model *of = i == 0 && c->opts->reference ? c->opts->reference : c->model;
         status = lk_session_new(&c->session[i], of, i ? recipe[i - 1] : c->f16, &opts, err);
@@ -203,19 +224,20 @@ static void comparison_close(struct comparison *c) {
     lk_release(&c->ledger, LK_FOR_OTHER, c->session, n * sizeof *c->session);
 }
 
-/* Progress of one chunk as progress of all chunks. */
-static bool chunk_progress(void *user, uint64_t done, uint64_t total) {
-    const struct comparison *c = user;
-    return !c->opts->progress ||
-           c->opts->progress(c->opts->user, c->chunk * total + done, c->n_chunk * total);
+/* Prefill the prompt of a chunk into n sessions of one model. */
+static lk_status prefill_prompt(struct comparison *c, lk_session *const *session, size_t n,
+                                lk_err *err) {
+    lk_status status = lk_prefill_all(session, n, c->tok, c->n_prompt, err);
+    c->done += c->n_prompt;
+    return status;
 }
 
-/* Prefill the first half of a chunk into all sessions. Those of one model share the work. */
-static lk_status prefill_prompt(struct comparison *c, size_t n_tok, lk_err *err) {
+/* The prompt of a chunk into all sessions. Those of one model share the work. */
+static lk_status prefill_prompts(struct comparison *c, lk_err *err) {
     size_t first = c->opts->reference != NULL;
-    lk_status status = first ? lk_prefill_all(c->session, 1, c->tok, n_tok, err) : LK_OK;
+    lk_status status = first ? prefill_prompt(c, c->session, 1, err) : LK_OK;
     if (status != LK_OK) return status;
-    return lk_prefill_all(c->session + first, c->n_predictor - first, c->tok, n_tok, err);
+    return prefill_prompt(c, c->session + first, c->n_predictor - first, err);
 }
 
 static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err *err) {
@@ -225,14 +247,16 @@ static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err 
                              .n_vocab = c->n_vocab,
                              .progress = chunk_progress,
                              .user = c,
-                             .n_held = c->opts->prompt ? c->n_ctx / 2 : 0};
+                             .n_scored = c->n_scored,
+                             .n_held = c->n_prompt};
     memcpy(c->tok, tok, c->n_ctx * sizeof *tok);
     lk_compare_set_bos(c->model, c->tok);
-    lk_status status = chunk.n_held ? prefill_prompt(c, chunk.n_held, err) : LK_OK;
+    lk_status status = c->n_prompt ? prefill_prompts(c, err) : LK_OK;
     if (status != LK_OK) return status;
     for (size_t i = 0; i < c->n_predictor; i++)
-        c->chunk_score[i] = c->score + i * c->n_score + c->chunk * lk_compare_n_scored(c->n_ctx);
+        c->chunk_score[i] = c->score + i * c->n_score + c->chunk * c->n_scored;
     status = lk_compare_chunk(c->predictor, c->n_predictor, &chunk, c->chunk_score, err);
+    c->done += (c->n_ctx - c->n_prompt) * c->n_predictor;
     for (size_t i = 0; status == LK_OK && i < c->n_predictor; i++) {
         lk_session_stats stats = lk_session_get_stats(c->session[i]);
         c->stats[i].bytes_per_token += stats.bytes_per_token / c->n_chunk;
@@ -260,15 +284,23 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
                        n_tok, n_ctx);
     if (opts->reference && opts->reference->net->hp.n_vocab != model->net->hp.n_vocab)
         return lk_fail(err, LK_E_ARG, "the reference has another vocabulary than the model");
+    if (opts->n_scored < 0 || opts->n_scored >= opts->n_ctx)
+        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk of %d tokens cannot be scored",
+                       opts->n_scored, opts->n_ctx);
     if (opts->n_chunk > 0 && (size_t)opts->n_chunk < n_chunk) n_chunk = opts->n_chunk;
+    size_t n_scored = opts->n_scored ? (size_t)opts->n_scored : lk_compare_n_scored(n_ctx);
+    size_t n_prompt = opts->prompt ? n_ctx - 1 - n_scored : 0;
     struct comparison c = {.model = model,
                            .n_vocab = model->net->hp.n_vocab,
                            .n_predictor = 1 + n_recipe,
                            .n_ctx = n_ctx,
                            .n_chunk = n_chunk,
                            .n_step = opts->n_step ? opts->n_step : DEFAULT_STEP,
-                           .n_score = n_chunk * lk_compare_n_scored(n_ctx),
+                           .n_scored = n_scored,
+                           .n_prompt = n_prompt,
+                           .n_score = n_chunk * n_scored,
                            .opts = opts};
+    c.total = n_chunk * ((n_ctx - n_prompt) * c.n_predictor + n_prompt * (opts->reference ? 2 : 1));
     lk_status status = comparison_open(&c, recipe, err);
     for (; status == LK_OK && c.chunk < n_chunk; c.chunk++)
         status = compare_chunk(&c, tok + c.chunk * n_ctx, err);
@@ -277,7 +309,8 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
         results[i].bytes_per_token = c.stats[i + 1].bytes_per_token;
         results[i].bits_per_value = c.stats[i + 1].bits_per_value;
         results[i].bits_with_sidecar = c.stats[i + 1].bits_with_sidecar;
-        results[i].tokens_per_second = (double)n_chunk * n_ctx / c.predictor[i + 1].seconds;
+        results[i].tokens_per_second =
+            (double)n_chunk * (n_ctx - n_prompt) / c.predictor[i + 1].seconds;
     }
     comparison_close(&c);
     return status;

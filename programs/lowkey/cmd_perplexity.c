@@ -15,8 +15,8 @@ struct perplexity_args {
     struct model_args model;
     struct string_list kv;
     const char *file;
-    int64_t ctx, chunks, step;
-    bool json;
+    int64_t ctx, chunks, score, step;
+    bool prompt, json;
 };
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
@@ -27,10 +27,16 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {'f', "file", "FILE", "the text ('-': standard input)", OPT_TEXT, &a->file, 0, 0},
              {'k', "kv", "RECIPE", "preset, recipe or file; may be repeated (default best-3)",
               OPT_TEXTS, &a->kv, 0, 0},
-             {'c', "ctx", "N", "tokens per chunk; its second half is scored (default 4096)",
-              OPT_INT, &a->ctx, 4, 1 << 24},
+             {'c', "ctx", "N", "tokens per chunk (default 4096)", OPT_INT, &a->ctx, 4, 1 << 24},
              {0, "chunks", "N", "chunks to evaluate (default: as many as the text has)", OPT_INT,
               &a->chunks, 1, 1 << 24},
+             {0, "score", "N",
+              "predictions that are scored, at the end of a chunk (default: its second half)",
+              OPT_INT, &a->score, 1, 1 << 24},
+             {0, "prompt", NULL,
+              "what precedes them is a prompt, computed once for all recipes: faster at long "
+              "contexts",
+              OPT_FLAG, &a->prompt, 0, 0},
              {0, "step", "N",
               "tokens per evaluation (default 32); 1 is as exact as decoding, and slow", OPT_INT,
               &a->step, 1, LK_EVAL_MAX},
@@ -117,7 +123,9 @@ static int compare(const struct perplexity_args *a, lk_model *model, lk_model *r
     struct progress progress = progress_start("comparing");
     lk_compare_opts opts = {.n_ctx = (int32_t)a->ctx,
                             .n_chunk = (int32_t)a->chunks,
+                            .n_scored = (int32_t)a->score,
                             .n_step = (int32_t)a->step,
+                            .prompt = a->prompt,
                             .progress = progress_step,
                             .user = &progress,
                             .reference = reference};

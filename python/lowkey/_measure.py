@@ -76,14 +76,18 @@ def perplexity(
     *,
     n_ctx: int = 2048,
     chunks: int | None = None,
+    score: int | None = None,
+    prompt: bool = False,
     step: int = 32,
     progress: Progress | None = None,
 ) -> list[Comparison]:
     """Compare recipes with a full cache on a text, like `lowkey perplexity`.
 
     text    a text, or its tokens
-    n_ctx   tokens of a chunk, whose second half is scored
+    n_ctx   tokens of a chunk
     chunks  number of chunks; None: as many as the text has
+    score   predictions that are scored, at the end of a chunk; None: those of its second half
+    prompt  what precedes them is a prompt, computed once for all recipes
     step    tokens per evaluation, 1 to EVAL_MAX; 1 is how a decoder runs
     """
     if isinstance(text, str):
@@ -92,6 +96,7 @@ def perplexity(
     reporter.function = progress
     opts = ffi.new("lk_compare_opts *")
     opts.n_ctx, opts.n_chunk, opts.n_step = n_ctx, chunks or 0, step
+    opts.n_scored, opts.prompt = score or 0, prompt
     opts.progress, opts.user = on_progress, reporter.user
     handles = ffi.new("lk_recipe *[]", [recipe.handle for recipe in which])
     results = ffi.new("lk_compare_result[]", len(which))

@@ -473,37 +473,6 @@ static void test_misuse(void **state) {
     lk_model_free(model);
 }
 
-static void test_compare(void **state) {
-    (void)state;
-    enum { N = 1300 };
-    lk_model *model = open_preset("llama", 1024, 2);
-    int32_t tok[N];
-    random_tokens(tok, N, model, 11);
-    const char *texts[] = {"f16", "selective", "best-4", "best-2"};
-    lk_recipe *recipe[4];
-    lk_compare_result result[4];
-    lk_err err = {0};
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(lk_recipe_parse(&recipe[i], texts[i], NULL), LK_OK);
-    lk_compare_opts opts = {.n_ctx = 640};
-    if (lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err) !=
-        LK_OK)
-        fail_msg("%s", err.msg);
-    assert_true(result[0].kl_mean == 0 && result[0].top1 == 1);
-    for (int i = 0; i < 4; i++)
-        print_message("%-10s KL %.3g, bits %.2f\n", texts[i], result[i].kl_mean,
-                      result[i].bits_per_value);
-    assert_true(result[1].kl_mean < result[3].kl_mean && result[2].kl_mean < result[3].kl_mean);
-    assert_true(result[3].bits_per_value < result[2].bits_per_value);
-    assert_int_equal(result[0].n_scored, 2 * 319);
-    opts.n_ctx = N + 1;
-    assert_int_equal(
-        lk_compare(model, (const lk_recipe *const *)recipe, 4, tok, N, &opts, result, &err),
-        LK_E_ARG);
-    for (int i = 0; i < 4; i++) lk_recipe_free(recipe[i]);
-    lk_model_free(model);
-}
-
 int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
@@ -520,7 +489,6 @@ int main(void) {
         cmocka_unit_test(test_levels_of_some_layers),
         cmocka_unit_test(test_threads_take_no_signals),
         cmocka_unit_test(test_misuse),
-        cmocka_unit_test(test_compare),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
