@@ -492,32 +492,34 @@ typedef struct {
 lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_export_opts *opts,
                     const char *path, lk_export_result *result, lk_err *err);
 
-/* ---- tune: bits of each layer, side and age ----
+/* ---- tune: bits of each layer, head group, side and age ----
  *
  *   lk_tune_new        check the options
- *   lk_tune_measure    measure what each side of each layer loses at a few numbers of bits
+ *   lk_tune_measure    measure what each side of each head group loses at a few numbers of bits
  *   lk_tune_solve      find, measure and improve a recipe of a given size
  *   lk_tune_check      measure recipes on another text
  *
  * Recipes have the form "sink 4: f16; body: ...; recent N%: ...; window 32: rot8", with the codec
- * rot of 1 to 6 or 8 bits for K and for V of each layer in the body and in the level 'recent'. All
- * KL is measured by lk_compare. Results are kept in a file, from which an interrupted run with the
- * same arguments continues: it finds the same recipes as a run without interruption. */
+ * rot of 1 to 6 or 8 bits for K and for V of each head group in the body and in the level 'recent'.
+ * A head group is one KV head of a layer or, if there are many, some neighbors. All KL is measured
+ * by lk_compare. Results are kept in a file, from which an interrupted run with the same arguments
+ * continues: it finds the same recipes as a run without interruption. */
 
 /* A model, a text, and what is measured on it so far. */
 typedef struct lk_tune lk_tune;
 
 typedef struct {
-    int32_t n_ctx;        /* tokens of a session whose bytes count; 0: the same as `chunk` */
-    int32_t chunk;        /* tokens per chunk, at least 4; 0: 1024 */
-    int32_t n_chunk;      /* chunks to measure on, spread over the text; 0: 2 */
-    const int32_t *bits;  /* [n_bits] numbers of bits to measure at: 1 to 6 or 8, increasing */
-    size_t n_bits;        /* at most 6; 0: {2} */
-    bool no_prompt;       /* measure single layers without an exact prompt too, in twice the time */
-    int32_t n_round;      /* rounds of measuring variants of a recipe; 0: 2; -1: none */
-    bool fast;            /* only codecs that all CPUs read fast: no trellis-coded levels */
-    uint64_t max_bytes;   /* limit for the sessions that are measured at a time; 0: 768 MiB */
-    const char *state;    /* path of the file of results, borrowed; NULL: none */
+    int32_t n_ctx;       /* tokens of a session whose bytes count; 0: the same as `chunk` */
+    int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024 */
+    int32_t n_chunk;     /* chunks to measure on, spread over the text; 0: 2 */
+    const int32_t *bits; /* [n_bits] numbers of bits to measure at: 1 to 6 or 8, increasing */
+    size_t n_bits;       /* at most 6; 0: {2} */
+    int32_t max_groups;  /* head groups of a layer, at most 8; 0: 8; 1: all heads have equal bits */
+    bool no_prompt;      /* measure single groups without an exact prompt too, in twice the time */
+    int32_t n_round;     /* rounds of measuring variants of a recipe; 0: 2; -1: none */
+    bool fast;           /* only codecs that all CPUs read fast: no trellis-coded levels */
+    uint64_t max_bytes;  /* limit for the sessions that are measured at a time; 0: 768 MiB */
+    const char *state;   /* path of the file of results, borrowed; NULL: none */
     lk_progress progress; /* may be NULL; counts recipes x tokens of each call */
     void *user;
 } lk_tune_opts;
@@ -531,18 +533,19 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
                       const lk_tune_opts *opts, lk_err *err);
 void lk_tune_free(lk_tune *tune);
 
-/* Measure one layer and side at a time at opts->bits, with a full cache otherwise; then what share
- * of a side's loss is due to the newest rows. LK_E_CANCELLED, LK_E_IO, LK_E_FULL, LK_E_NOMEM. */
+/* Measure one head group and side at a time at opts->bits, with a full cache otherwise; then what
+ * share of a side's loss is due to the newest rows. LK_E_CANCELLED, LK_E_IO, LK_E_FULL,
+ * LK_E_NOMEM. */
 lk_status lk_tune_measure(lk_tune *tune, lk_err *err);
 
-/* KL that a side (0: K, 1: V) of a layer alone costs at 1 to 6 or 8 bits, measured or interpolated.
- * 0 before lk_tune_measure, and for other arguments. */
+/* KL that a side (0: K, 1: V) of a layer alone costs at 1 to 6 or 8 bits: the sum of those of its
+ * head groups, measured or interpolated. 0 before lk_tune_measure, and for other arguments. */
 double lk_tune_kl(const lk_tune *tune, int32_t layer, int side, int bits);
 
 typedef struct {
     lk_recipe *recipe;          /* owned: lk_recipe_free */
     lk_compare_result measured; /* on the text that tunes it */
-    double estimate;            /* of measured.kl_mean: the sum over layers and sides */
+    double estimate;            /* of measured.kl_mean: the sum over head groups and sides */
     lk_plan plan;               /* at n_ctx tokens */
 } lk_tuned;
 

@@ -33,6 +33,7 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     if (!o->n_ctx) o->n_ctx = o->chunk;
     if (!o->n_round) o->n_round = DEFAULT_ROUNDS;
     if (!o->max_bytes) o->max_bytes = DEFAULT_BYTES;
+    if (!o->max_groups) o->max_groups = LK_TUNE_MAX_GROUP;
     if (!o->n_bits) {
         o->bits = default_bits;
         o->n_bits = sizeof default_bits / sizeof *default_bits;
@@ -40,6 +41,8 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     if (o->chunk < 4 || o->n_chunk < 1 || o->n_ctx < 1 || o->n_ctx > LK_MAX_CTX)
         return lk_fail(err, LK_E_ARG, "a chunk has at least 4 tokens, a context 1 to %d",
                        LK_MAX_CTX);
+    if (o->max_groups < 1 || o->max_groups > LK_TUNE_MAX_GROUP)
+        return lk_fail(err, LK_E_ARG, "a layer can have 1 to %d head groups", LK_TUNE_MAX_GROUP);
     if (o->n_bits > LK_TUNE_MAX_PROBE)
         return lk_fail(err, LK_E_ARG, "at most %d numbers of bits can be measured",
                        LK_TUNE_MAX_PROBE);
@@ -70,21 +73,24 @@ static uint64_t hash_run(const lk_model *model) {
 static lk_status count_costs(struct lk_tune *t, lk_err *err) {
     lk_status status = LK_OK;
     for (int i = 0; status == LK_OK && i < LK_TUNE_N_RECENT; i++)
-        status = lk_tune_count_cost(&t->cost[i], t->model, t->opts.n_ctx, i, err);
+        status = lk_tune_count_cost(&t->cost[i], &t->loss, t->model, t->opts.n_ctx, i, err);
     return status;
 }
 
 static lk_status allocate_arrays(struct lk_tune *t, lk_err *err) {
-    size_t n_layer = (size_t)t->loss.n_layer;
+    size_t n = (size_t)t->loss.n_group;
     bool complete = true;
     t->tok = lk_alloc(&t->ledger, LK_FOR_OTHER, t->n_tok * sizeof *t->tok);
-    t->loss.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, n_layer * sizeof *t->loss.kl);
+    t->loss.group = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->loss.group);
+    t->loss.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->loss.kl);
     for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
-        t->cost[i].part = lk_alloc(&t->ledger, LK_FOR_OTHER, n_layer * sizeof *t->cost[i].part);
+        t->cost[i].part = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->cost[i].part);
         complete &= t->cost[i].part != NULL;
     }
-    if (!complete || !t->tok || !t->loss.kl)
-        return lk_fail(err, LK_E_NOMEM, "no memory to tune %zu layers", n_layer);
+    if (!complete || !t->tok || !t->loss.group || !t->loss.kl)
+        return lk_fail(err, LK_E_NOMEM, "no memory to tune %zu head groups", n);
+    struct lk_cache_shape shape = lk_model_cache_shape(t->model);
+    lk_tune_divide_heads(&shape, t->opts.max_groups, t->loss.group);
     return LK_OK;
 }
 
@@ -98,6 +104,8 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
     if (status == LK_OK) status = check_opts(t, n_tok, err);
     if (status == LK_OK) {
         t->loss.n_layer = lk_model_get_info(model).n_cached;
+        struct lk_cache_shape shape = lk_model_cache_shape(model);
+        t->loss.n_group = lk_tune_divide_heads(&shape, t->opts.max_groups, NULL);
         t->loss.trellis = t->opts.fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);
@@ -121,11 +129,12 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
 
 void lk_tune_free(lk_tune *t) {
     if (!t) return;
-    size_t n_layer = (size_t)t->loss.n_layer;
+    size_t n = (size_t)t->loss.n_group;
     lk_tune_log_close(&t->log);
     for (int i = 0; i < LK_TUNE_N_RECENT; i++)
-        lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n_layer * sizeof *t->cost[i].part);
-    lk_release(&t->ledger, LK_FOR_OTHER, t->loss.kl, n_layer * sizeof *t->loss.kl);
+        lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n * sizeof *t->cost[i].part);
+    lk_release(&t->ledger, LK_FOR_OTHER, t->loss.group, n * sizeof *t->loss.group);
+    lk_release(&t->ledger, LK_FOR_OTHER, t->loss.kl, n * sizeof *t->loss.kl);
     lk_release(&t->ledger, LK_FOR_OTHER, t->tok, t->n_tok * sizeof *t->tok);
     lk_release(&t->model->ledger, LK_FOR_OTHER, t, sizeof *t);
 }
@@ -133,18 +142,18 @@ void lk_tune_free(lk_tune *t) {
 /* ---- measuring ---- */
 
 /* The number of recipes that lk_tune_measure measures, and where the two kinds start: each side of
- * each layer at each number of bits; then, for each side, all layers with each size of the level
- * 'recent', which is exact. */
+ * each head group at each number of bits; then, for each side, all layers with each size of the
+ * level 'recent', which is exact. */
 static size_t n_probe_recipes(const struct lk_tune *t) {
-    return 2 * (size_t)t->loss.n_layer * t->opts.n_bits + (size_t)(2 * LK_TUNE_N_RECENT);
+    return 2 * (size_t)t->loss.n_group * t->opts.n_bits + (size_t)(2 * LK_TUNE_N_RECENT);
 }
 
-static size_t probe_at(const struct lk_tune *t, int layer, int side, size_t i) {
-    return ((size_t)layer * 2 + (size_t)side) * t->opts.n_bits + i;
+static size_t probe_at(const struct lk_tune *t, int group, int side, size_t i) {
+    return ((size_t)group * 2 + (size_t)side) * t->opts.n_bits + i;
 }
 
 static size_t age_probe_at(const struct lk_tune *t, int side, int recent) {
-    return probe_at(t, t->loss.n_layer, 0, 0) + (size_t)(side * LK_TUNE_N_RECENT + recent);
+    return probe_at(t, t->loss.n_group, 0, 0) + (size_t)(side * LK_TUNE_N_RECENT + recent);
 }
 
 /* "k=rot2(trellis) v=f16", or the other way around. */
@@ -155,13 +164,27 @@ static void print_side(struct lk_buf *out, int side, int bits) {
     lk_tune_print_codec(out, side ? bits : 16, LK_TUNE_TRELLIS);
 }
 
+/* "layers 3: k=rot2(trellis) v=f16". If the layer has other heads, these have 8 bits, because the
+ * heads of a layer have codecs of one kind. */
+static void print_probe(struct lk_buf *out, const struct lk_tune_group *group, int side, int bits) {
+    lk_buf_printf(out, "layers %d", group->layer);
+    if (group->heads) {
+        lk_buf_append_str(out, ": ");
+        print_side(out, side, 8);
+        lk_buf_printf(out, "; layers %d", group->layer);
+    }
+    lk_tune_print_heads(out, group->heads);
+    lk_buf_append_str(out, ": ");
+    print_side(out, side, bits);
+}
+
 static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
     for (int side = 0; side < 2; side++) {
-        for (int layer = 0; layer < t->loss.n_layer; layer++)
+        for (int group = 0; group < t->loss.n_group; group++)
             for (size_t i = 0; i < t->opts.n_bits; i++) {
-                struct lk_buf *out = &recipe[probe_at(t, layer, side, i)];
-                lk_buf_printf(out, "sink 4: f16; body: f16; layers %d: ", layer);
-                print_side(out, side, t->bits[i]);
+                struct lk_buf *out = &recipe[probe_at(t, group, side, i)];
+                lk_buf_append_str(out, "sink 4: f16; body: f16; ");
+                print_probe(out, &t->loss.group[group], side, t->bits[i]);
                 lk_buf_append_str(out, "; window 32: f16");
             }
         for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
@@ -178,13 +201,13 @@ static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
 /* Make the model of the loss from the measured KL. */
 static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
     const double min_share = 0.01, max_share = 0.95;
-    for (int layer = 0; layer < t->loss.n_layer; layer++) {
+    for (int group = 0; group < t->loss.n_group; group++) {
         double probe[2][LK_TUNE_MAX_PROBE];
         for (int side = 0; side < 2; side++)
             for (size_t i = 0; i < t->opts.n_bits; i++)
                 probe[side][i] =
-                    lk_tune_measured_kl(t, &t->prompt, &recipe[probe_at(t, layer, side, i)]);
-        lk_tune_fill_kl(t->loss.kl[layer], t->bits, t->opts.n_bits, probe, t->loss.trellis);
+                    lk_tune_measured_kl(t, &t->prompt, &recipe[probe_at(t, group, side, i)]);
+        lk_tune_fill_kl(t->loss.kl[group], t->bits, t->opts.n_bits, probe, t->loss.trellis);
     }
     for (int side = 0; side < 2; side++) {
         double all = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, 0)]);
@@ -212,7 +235,11 @@ lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
 
 double lk_tune_kl(const lk_tune *t, int32_t layer, int side, int bits) {
     if (!t->measured || layer < 0 || layer >= t->loss.n_layer || side < 0 || side > 1) return 0;
-    return is_bits(bits) ? lk_tune_loss_at(&t->loss, layer, side, bits) : 0;
+    double sum = 0;
+    for (int group = 0; is_bits(bits) && group < t->loss.n_group; group++)
+        if (t->loss.group[group].layer == layer)
+            sum += lk_tune_loss_at(&t->loss, group, side, bits);
+    return sum;
 }
 
 /* ---- results ---- */

@@ -2,6 +2,7 @@
 #include "tune/tune_model.h"
 
 #include "base/err.h"
+#include "recipe/recipe.h"
 #include "tune/allocate.h"
 
 #include <math.h>
@@ -30,6 +31,27 @@ double lk_tune_distortion(int bits, enum lk_tune_trellis trellis) {
     return distortion[i] * (i < N_PLAIN && bits > (int)trellis ? without_trellis[i] : 1);
 }
 
+/* ---- head groups ---- */
+
+int lk_tune_divide_heads(const struct lk_cache_shape *shape, int max_group,
+                         struct lk_tune_group *group) {
+    enum { MAX_ALL = LK_MAX_OVERRIDE / LK_TUNE_AGES };
+    int n = 0, most = MAX_ALL / shape->n_layer;
+    if (most > max_group) most = max_group;
+    for (int layer = 0; layer < shape->n_layer; layer++) {
+        int n_head = lk_cache_n_head(shape, layer), n_here = n_head;
+        while (n_here > 1 && (n_here > most || n_head % n_here)) n_here--;
+        if (n_head > LK_MAX_NAMED_HEAD) n_here = 1;
+        for (int i = 0; i < n_here; i++, n++) {
+            if (!group) continue;
+            int each = n_head / n_here;
+            uint64_t heads = each == 64 ? UINT64_MAX : ((uint64_t)1 << each) - 1;
+            group[n] = (struct lk_tune_group){layer, n_here > 1 ? heads << (i * each) : 0};
+        }
+    }
+    return n;
+}
+
 /* ---- loss ---- */
 
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
@@ -53,23 +75,24 @@ void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n
     }
 }
 
-double lk_tune_loss_at(const struct lk_tune_model *model, int layer, int side, int bits) {
-    return model->kl[layer][side][index_of_bits(bits)];
+double lk_tune_loss_at(const struct lk_tune_model *model, int group, int side, int bits) {
+    return model->kl[group][side][index_of_bits(bits)];
 }
 
-/* Factor of the loss of one side of one layer. middle: mean of log kl at 3 bits. */
+/* Factor of the loss of one side of one group. middle: mean of log kl at 3 bits. */
 static double tilt_factor(const struct lk_tune_model *model, const struct lk_tune_tilt *tilt,
-                          int layer, int side, double middle) {
+                          int group, int side, double middle) {
+    int layer = model->group[group].layer;
     double depth = model->n_layer > 1 ? (double)layer / (model->n_layer - 1) - 0.5 : 0;
-    double deviation = log(model->kl[layer][side][index_of_bits(3)]) - middle;
+    double deviation = log(model->kl[group][side][index_of_bits(3)]) - middle;
     return exp((side ? tilt->v : 0) + tilt->depth * depth + tilt->contrast * deviation);
 }
 
 static double middle_of(const struct lk_tune_model *model) {
     double sum = 0;
-    for (int layer = 0; layer < model->n_layer; layer++)
-        for (int side = 0; side < 2; side++) sum += log(model->kl[layer][side][index_of_bits(3)]);
-    return sum / (2.0 * model->n_layer);
+    for (int group = 0; group < model->n_group; group++)
+        for (int side = 0; side < 2; side++) sum += log(model->kl[group][side][index_of_bits(3)]);
+    return sum / (2.0 * model->n_group);
 }
 
 /* ---- cost ---- */
@@ -84,14 +107,23 @@ lk_status lk_tune_plan(const lk_model *model, const char *text, int32_t n_ctx, l
     return status;
 }
 
-/* Bytes of the recipe whose layers have these bits. */
-static lk_status count_bytes(const lk_model *model, const struct lk_tune_bits *layer, int n_layer,
-                             int recent, int32_t n_ctx, uint64_t *bytes, lk_err *err) {
+/* What a cost is counted for. */
+struct counting {
+    const lk_model *model;
+    const struct lk_tune_model *loss;
+    struct lk_tune_bits *bits; /* [n_group] scratch */
+    int recent;
+    int32_t n_ctx;
+};
+
+/* Bytes of the recipe with these bits. */
+static lk_status count_bytes(const struct counting *c, uint64_t *bytes, lk_err *err) {
     struct lk_buf text = {0};
     lk_plan plan;
-    lk_tune_print(&text, layer, n_layer, lk_tune_recent_at[recent], LK_TUNE_TRELLIS);
+    lk_tune_print(&text, c->loss->group, c->bits, c->loss->n_group, lk_tune_recent_at[c->recent],
+                  LK_TUNE_TRELLIS);
     lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
-                                   : lk_tune_plan(model, text.at, n_ctx, &plan, err);
+                                   : lk_tune_plan(c->model, text.at, c->n_ctx, &plan, err);
     if (status == LK_OK) *bytes = plan.cache_bytes;
     lk_buf_free(&text);
     return status;
@@ -99,72 +131,67 @@ static lk_status count_bytes(const lk_model *model, const struct lk_tune_bits *l
 
 static const struct lk_tune_bits fewest = {{{1, 1}, {1, 1}}};
 
-/* Bytes of the recipe that has the fewest bits but for `bits` in one side and age, in one layer or
- * (layer < 0) in all. The level 'recent' has 8 bits. */
-static lk_status count_change(const lk_model *model, struct lk_tune_bits *scratch, int n_layer,
-                              int layer, int age, int side, int bits, int recent, int32_t n_ctx,
+/* Bytes of the recipe that has the fewest bits but for `bits` in one side and age, in one group or
+ * (group < 0) in all. The level 'recent' has 8 bits. */
+static lk_status count_change(const struct counting *c, int group, int age, int side, int bits,
                               uint64_t *bytes, lk_err *err) {
-    for (int i = 0; i < n_layer; i++) {
-        scratch[i] = fewest;
-        memset(scratch[i].of[LK_TUNE_RECENT], age == LK_TUNE_BODY ? 8 : 1, 2);
-        if (layer < 0 || i == layer) scratch[i].of[age][side] = (uint8_t)bits;
+    for (int i = 0; i < c->loss->n_group; i++) {
+        c->bits[i] = fewest;
+        memset(c->bits[i].of[LK_TUNE_RECENT], age == LK_TUNE_BODY ? 8 : 1, 2);
+        if (group < 0 || i == group) c->bits[i].of[age][side] = (uint8_t)bits;
     }
-    return count_bytes(model, scratch, n_layer, recent, n_ctx, bytes, err);
+    return count_bytes(c, bytes, err);
 }
 
-static lk_status count_with(struct lk_tune_cost *cost, const lk_model *model, int n_layer,
-                            int32_t n_ctx, int recent, struct lk_tune_bits *scratch, lk_err *err) {
+static lk_status count_all(struct lk_tune_cost *cost, const struct counting *c, lk_err *err) {
     uint64_t least = 0, bytes = 0, sum;
     lk_status status = LK_OK;
-    for (int i = 0; i < n_layer; i++) scratch[i] = fewest;
-    status = count_bytes(model, scratch, n_layer, recent, n_ctx, &cost->base, err);
-    for (int age = 0; age < (recent ? LK_TUNE_AGES : 1); age++)
+    int n_group = c->loss->n_group;
+    for (int i = 0; i < n_group; i++) c->bits[i] = fewest;
+    status = count_bytes(c, &cost->base, err);
+    for (int age = 0; age < (c->recent ? LK_TUNE_AGES : 1); age++)
         for (int side = 0; side < 2; side++)
             for (int b = 0; status == LK_OK && b < LK_TUNE_N_BITS; b++) {
-                status = count_change(model, scratch, n_layer, -1, age, side, lk_tune_bits_at[b],
-                                      recent, n_ctx, &bytes, err);
+                status = count_change(c, -1, age, side, lk_tune_bits_at[b], &bytes, err);
                 if (b == 0) least = bytes;
                 cost->more[age][side][b] = bytes > least ? bytes - least : 0;
             }
     for (int side = 0; side < 2; side++) {
         sum = 0;
-        if (status == LK_OK)
-            status = count_change(model, scratch, n_layer, -1, LK_TUNE_BODY, side, 1, recent, n_ctx,
-                                  &least, err);
-        for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
-            status = count_change(model, scratch, n_layer, layer, LK_TUNE_BODY, side, 8, recent,
-                                  n_ctx, &bytes, err);
-            cost->part[layer][side] = bytes > least ? (double)(bytes - least) : 0;
+        if (status == LK_OK) status = count_change(c, -1, LK_TUNE_BODY, side, 1, &least, err);
+        for (int group = 0; status == LK_OK && group < n_group; group++) {
+            status = count_change(c, group, LK_TUNE_BODY, side, 8, &bytes, err);
+            cost->part[group][side] = bytes > least ? (double)(bytes - least) : 0;
             sum += bytes > least ? bytes - least : 0;
         }
-        for (int layer = 0; layer < n_layer; layer++)
-            cost->part[layer][side] = sum ? cost->part[layer][side] / (double)sum : 1.0 / n_layer;
+        for (int group = 0; group < n_group; group++)
+            cost->part[group][side] = sum ? cost->part[group][side] / (double)sum : 1.0 / n_group;
     }
     return status;
 }
 
-lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const lk_model *model, int32_t n_ctx,
-                             int recent, lk_err *err) {
+lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_model *loss,
+                             const lk_model *model, int32_t n_ctx, int recent, lk_err *err) {
     struct lk_ledger ledger = {0};
-    int n_layer = lk_model_get_info(model).n_cached;
-    struct lk_tune_bits *scratch =
-        lk_alloc(&ledger, LK_FOR_SCRATCH, (size_t)n_layer * sizeof *scratch);
-    if (!scratch) return lk_fail(err, LK_E_NOMEM, "no memory for %d layers", n_layer);
+    size_t size = (size_t)loss->n_group * sizeof(struct lk_tune_bits);
+    struct counting c = {.model = model, .loss = loss, .recent = recent, .n_ctx = n_ctx};
+    c.bits = lk_alloc(&ledger, LK_FOR_SCRATCH, size);
+    if (!c.bits) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", loss->n_group);
     memset(cost->more, 0, sizeof cost->more);
-    lk_status status = count_with(cost, model, n_layer, n_ctx, recent, scratch, err);
-    lk_release(&ledger, LK_FOR_SCRATCH, scratch, (size_t)n_layer * sizeof *scratch);
+    lk_status status = count_all(cost, &c, err);
+    lk_release(&ledger, LK_FOR_SCRATCH, c.bits, size);
     return status;
 }
 
 /* ---- choice ---- */
 
-/* The options of one side of one layer. */
+/* The options of one side of one group. */
 static void list_options(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
-                         int recent, const struct lk_tune_tilt *tilt, int layer, int side,
+                         int recent, const struct lk_tune_tilt *tilt, int group, int side,
                          double factor, struct lk_allocate_option option[N_OPTION]) {
     double share = model->share[side][recent], odds = share / (1 - share) * exp(tilt->recent);
-    double part = cost->part[layer][side];
-    const double *kl = model->kl[layer][side];
+    double part = cost->part[group][side];
+    const double *kl = model->kl[group][side];
     share = odds / (1 + odds);
     for (int body = 0; body < LK_TUNE_N_BITS; body++)
         for (int newer = 0; newer < LK_TUNE_N_BITS; newer++) {
@@ -181,7 +208,7 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
                          int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,
                          struct lk_ledger *ledger, struct lk_tune_bits *bits, double *kl,
                          lk_err *err) {
-    size_t n_item = 2 * (size_t)model->n_layer;
+    size_t n_item = 2 * (size_t)model->n_group;
     struct lk_allocate_option(*option)[N_OPTION] =
         lk_alloc(ledger, LK_FOR_SCRATCH, n_item * sizeof *option);
     int *choice = lk_alloc(ledger, LK_FOR_SCRATCH, n_item * sizeof *choice);
@@ -190,9 +217,9 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
     if (!option || !choice)
         status = lk_fail(err, LK_E_NOMEM, "no memory to allocate bits to %zu items", n_item);
     for (size_t i = 0; status == LK_OK && i < n_item; i++) {
-        int layer = (int)(i / 2), side = (int)(i % 2);
-        list_options(model, cost, recent, tilt, layer, side,
-                     tilt_factor(model, tilt, layer, side, middle), option[i]);
+        int group = (int)(i / 2), side = (int)(i % 2);
+        list_options(model, cost, recent, tilt, group, side,
+                     tilt_factor(model, tilt, group, side, middle), option[i]);
     }
     if (status == LK_OK && cost->base > max_bytes)
         status = lk_fail(err, LK_E_ARG, "%llu bytes are too few; the smallest recipe has %llu",
@@ -201,9 +228,9 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
         status = lk_allocate(option[0], n_item, N_OPTION, max_bytes - cost->base, ledger, choice,
                              kl, err);
     for (size_t i = 0; status == LK_OK && i < n_item; i++) {
-        struct lk_tune_bits *layer = &bits[i / 2];
-        layer->of[LK_TUNE_BODY][i % 2] = lk_tune_bits_at[choice[i] / LK_TUNE_N_BITS];
-        layer->of[LK_TUNE_RECENT][i % 2] = lk_tune_bits_at[choice[i] % LK_TUNE_N_BITS];
+        struct lk_tune_bits *group = &bits[i / 2];
+        group->of[LK_TUNE_BODY][i % 2] = lk_tune_bits_at[choice[i] / LK_TUNE_N_BITS];
+        group->of[LK_TUNE_RECENT][i % 2] = lk_tune_bits_at[choice[i] % LK_TUNE_N_BITS];
     }
     lk_release(ledger, LK_FOR_SCRATCH, choice, n_item * sizeof *choice);
     lk_release(ledger, LK_FOR_SCRATCH, option, n_item * sizeof *option);

@@ -1,8 +1,8 @@
-/* What a recipe will lose, estimated from measurements of one layer and side at a time.
+/* What a recipe will lose, estimated from measurements of one head group and side at a time.
  *
- * The estimate adds up the measured KL of each side of each layer at its bits:
+ * The estimate adds up the measured KL of each side of each group at its bits:
  *
- *   KL = sum over layer, side of  kl(bits of body) (1 - share) + kl(bits of recent) share
+ *   KL = sum over group, side of  kl(bits of body) (1 - share) + kl(bits of recent) share
  *
  * share is the part of a side's loss that is due to the rows of the level 'recent'. kl between and
  * beyond the measured numbers of bits follows the distortion of the codebooks. For small errors KL
@@ -12,13 +12,15 @@
 #define LK_TUNE_TUNE_MODEL_H
 
 #include "base/ledger.h"
+#include "cache/kv.h"
 #include "lowkey.h"
 #include "tune/tune_text.h"
 
 enum {
-    LK_TUNE_N_BITS = 7,   /* 1 to 6, and 8 */
-    LK_TUNE_N_RECENT = 4, /* sizes of the level 'recent' that are tried; the first is none */
-    LK_TUNE_MAX_PROBE = 6 /* numbers of bits that are measured */
+    LK_TUNE_N_BITS = 7,    /* 1 to 6, and 8 */
+    LK_TUNE_N_RECENT = 4,  /* sizes of the level 'recent' that are tried; the first is none */
+    LK_TUNE_MAX_PROBE = 6, /* numbers of bits that are measured */
+    LK_TUNE_MAX_GROUP = 8  /* head groups of a layer: its heads differ in at most 8 codecs */
 };
 
 extern const uint8_t lk_tune_bits_at[LK_TUNE_N_BITS];
@@ -32,37 +34,43 @@ struct lk_tune_tilt {
 };
 
 struct lk_tune_model {
-    int n_layer;
-    enum lk_tune_trellis trellis;      /* of the recipes; measured layers have LK_TUNE_TRELLIS */
-    double (*kl)[2][LK_TUNE_N_BITS];   /* [n_layer] */
+    int n_layer, n_group;
+    struct lk_tune_group *group;       /* [n_group] layer after layer */
+    enum lk_tune_trellis trellis;      /* of the recipes; measured groups have LK_TUNE_TRELLIS */
+    double (*kl)[2][LK_TUNE_N_BITS];   /* [n_group] */
     double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
 };
+
+/* Divide the KV heads of each layer into at most max_group groups of neighbors, fewer if a recipe
+ * would have too many parts. Returns the number of groups. group: NULL, or room for them. */
+int lk_tune_divide_heads(const struct lk_cache_shape *shape, int max_group,
+                         struct lk_tune_group *group);
 
 /* Squared error of rot at these bits, relative to the power of Gaussian rows, for which it is
  * measured (tests/tune/test_tune_model.c): between those of 64 and of 128 channels. */
 double lk_tune_distortion(int bits, enum lk_tune_trellis trellis);
 
-/* Fill kl[2][LK_TUNE_N_BITS] of a layer from probes: probe[side][n_probe] is the KL at bits[i], in
+/* Fill kl[2][LK_TUNE_N_BITS] of a group from probes: probe[side][n_probe] is the KL at bits[i], in
  * increasing order, with LK_TUNE_TRELLIS. */
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
                      const double probe[2][LK_TUNE_MAX_PROBE], enum lk_tune_trellis trellis);
 
-/* KL of one side of one layer at some bits; the next higher number that is an option counts. */
-double lk_tune_loss_at(const struct lk_tune_model *model, int layer, int side, int bits);
+/* KL of one side of one group at some bits; the next higher number that is an option counts. */
+double lk_tune_loss_at(const struct lk_tune_model *model, int group, int side, int bits);
 
 /* Bytes of a recipe's parts in a context: those of the smallest recipe, and what more bits add. */
 struct lk_tune_cost {
-    uint64_t base;                                  /* all layers at the fewest bits */
-    uint64_t more[LK_TUNE_AGES][2][LK_TUNE_N_BITS]; /* of a side, all layers */
-    double (*part)[2];                              /* [n_layer] of `more` that is this layer's */
+    uint64_t base;                                  /* all groups at the fewest bits */
+    uint64_t more[LK_TUNE_AGES][2][LK_TUNE_N_BITS]; /* of a side, all groups */
+    double (*part)[2];                              /* [n_group] of `more` that is this group's */
 };
 
 /* Measure the cost with the planner, for a level 'recent' of lk_tune_recent_at[recent] percent and
- * n_ctx tokens. cost->part: [n_layer], the caller's. */
-lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const lk_model *model, int32_t n_ctx,
-                             int recent, lk_err *err);
+ * n_ctx tokens. cost->part: [n_group], the caller's. */
+lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_model *loss,
+                             const lk_model *model, int32_t n_ctx, int recent, lk_err *err);
 
-/* Find the bits [n_layer] with the smallest estimated KL of at most max_bytes. *kl: the estimate,
+/* Find the bits [n_group] with the smallest estimated KL of at most max_bytes. *kl: the estimate,
  * with the tilt. LK_E_ARG if no recipe is that small, LK_E_NOMEM. */
 lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
                          int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,

@@ -16,13 +16,12 @@ enum {
 /* The untilted estimate of a recipe's loss. */
 static double estimate_loss(const struct lk_tune *t, const struct lk_tune_bits *bits, int recent) {
     double sum = 0;
-    for (int layer = 0; layer < t->loss.n_layer; layer++)
+    for (int group = 0; group < t->loss.n_group; group++)
         for (int side = 0; side < 2; side++) {
+            const struct lk_tune_bits *b = &bits[group];
             double share = recent ? t->loss.share[side][recent] : 0;
-            sum += (1 - share) *
-                       lk_tune_loss_at(&t->loss, layer, side, bits[layer].of[LK_TUNE_BODY][side]) +
-                   share *
-                       lk_tune_loss_at(&t->loss, layer, side, bits[layer].of[LK_TUNE_RECENT][side]);
+            sum += (1 - share) * lk_tune_loss_at(&t->loss, group, side, b->of[LK_TUNE_BODY][side]) +
+                   share * lk_tune_loss_at(&t->loss, group, side, b->of[LK_TUNE_RECENT][side]);
         }
     return sum;
 }
@@ -42,7 +41,8 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
         status = lk_tune_choose(&t->loss, &t->cost[c->recent], c->recent, &c->tilt, budget,
                                 &t->ledger, bits, &chosen, err);
         if (status != LK_OK) break;
-        lk_tune_print(&text, bits, t->loss.n_layer, lk_tune_recent_at[c->recent], t->loss.trellis);
+        lk_tune_print(&text, t->loss.group, bits, t->loss.n_group, lk_tune_recent_at[c->recent],
+                      t->loss.trellis);
         status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                              : lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
         bool better =
@@ -85,8 +85,8 @@ lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint6
                               lk_err *err) {
     *s = (struct lk_tune_search){.t = t, .max_bytes = max_bytes};
     if (!t->measured) return lk_fail(err, LK_E_ARG, "lk_tune_measure has to come first");
-    s->bits = lk_alloc(&t->ledger, LK_FOR_OTHER, (size_t)t->loss.n_layer * sizeof *s->bits);
-    if (!s->bits) return lk_fail(err, LK_E_NOMEM, "no memory for %d layers", t->loss.n_layer);
+    s->bits = lk_alloc(&t->ledger, LK_FOR_OTHER, (size_t)t->loss.n_group * sizeof *s->bits);
+    if (!s->bits) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", t->loss.n_group);
     /* Without tilt, in every form. */
     lk_status status = LK_OK;
     for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
@@ -100,7 +100,7 @@ lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint6
 
 void lk_tune_search_close(struct lk_tune_search *s) {
     for (size_t i = 0; i < s->n; i++) lk_buf_free(&s->at[i].text);
-    lk_release(&s->t->ledger, LK_FOR_OTHER, s->bits, (size_t)s->t->loss.n_layer * sizeof *s->bits);
+    lk_release(&s->t->ledger, LK_FOR_OTHER, s->bits, (size_t)s->t->loss.n_group * sizeof *s->bits);
 }
 
 /* Index of the smallest estimate. */

@@ -24,54 +24,131 @@ static void print_codecs(struct lk_buf *out, const uint8_t bits[2], enum lk_tune
     lk_tune_print_codec(out, bits[1], trellis);
 }
 
-/* The layer whose bits are those of the levels themselves: most layers have them in one age or
- * both. They come from one layer, because a body must not have more bits than what is newer. */
-static int find_most_common(const struct lk_tune_bits *layer, int n_layer, int n_age) {
+/* The group whose bits are those of the levels themselves: most groups have them in one age or
+ * both. They come from one group, because a body must not have more bits than what is newer. */
+static int find_most_common(const struct lk_tune_bits *bits, int n, int n_age) {
     int best = 0, max = 0;
-    for (int i = 0; i < n_layer; i++) {
-        int n = 0;
-        for (int j = 0; j < n_layer; j++)
-            for (int age = 0; age < n_age; age++) n += same_bits(&layer[i], &layer[j], age);
-        if (n > max) best = i, max = n;
+    for (int i = 0; i < n; i++) {
+        int same = 0;
+        for (int j = 0; j < n; j++)
+            for (int age = 0; age < n_age; age++) same += same_bits(&bits[i], &bits[j], age);
+        if (same > max) best = i, max = same;
     }
     return best;
 }
 
-/* "layers 0-2, 5 recent: k=rot4 v=rot3": the layers from `first` on with the bits of that one. */
-static void print_override(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer,
-                           enum lk_tune_age age, int first, enum lk_tune_trellis trellis) {
-    const char *before = "; layers ";
-    for (int i = first; i < n_layer; i++) {
+/* One level of a recipe. */
+struct level {
+    const struct lk_tune_group *group;
+    const struct lk_tune_bits *bits;
+    int n, common; /* common: the group whose bits the level has */
+    enum lk_tune_age age;
+};
+
+/* The first group of the layer of group i. */
+static int first_of_layer(const struct level *l, int i) {
+    while (i > 0 && l->group[i - 1].layer == l->group[i].layer) i--;
+    return i;
+}
+
+/* The group whose bits the layer of group i has, apart from what is said of its heads: one with the
+ * bits of the level, or the first. It is the same in all ages, because heads that no part of a
+ * recipe names must not have more bits in the body than in what is newer. */
+static int base_of(const struct level *l, int i) {
+    int first = first_of_layer(l, i);
+    for (int j = first; j < l->n && l->group[j].layer == l->group[i].layer; j++)
+        if (memcmp(&l->bits[j], &l->bits[l->common], sizeof l->bits[j]) == 0) return j;
+    return first;
+}
+
+/* An override that starts at a group. */
+struct override {
+    int bits;       /* the group that has its bits */
+    uint64_t heads; /* 0: the whole layer */
+};
+
+/* The override of the layer, or of heads, that starts at group i. False if there is none. */
+static bool find_override(const struct level *l, int i, bool heads, struct override *out) {
+    int first = first_of_layer(l, i), base = base_of(l, i);
+    *out = (struct override){heads ? i : base, 0};
+    if (!heads) return i == first && !same_bits(&l->bits[base], &l->bits[l->common], l->age);
+    if (same_bits(&l->bits[i], &l->bits[base], l->age)) return false;
+    for (int j = first; j < l->n && l->group[j].layer == l->group[i].layer; j++) {
+        if (!same_bits(&l->bits[j], &l->bits[i], l->age)) continue;
+        if (j < i) return false;
+        out->heads |= l->group[j].heads;
+    }
+    return true;
+}
+
+/* Whether the override at group i is `other`, but for the layer. */
+static bool joins(const struct level *l, int i, const struct override *other) {
+    struct override here;
+    return find_override(l, i, other->heads != 0, &here) && here.heads == other->heads &&
+           same_bits(&l->bits[here.bits], &l->bits[other->bits], l->age);
+}
+
+void lk_tune_print_heads(struct lk_buf *out, uint64_t heads) {
+    const char *before = " heads ";
+    for (int i = 0; heads >> i; i++) {
         int last = i;
-        if (!same_bits(&layer[i], &layer[first], age)) continue;
-        while (last + 1 < n_layer && same_bits(&layer[last + 1], &layer[first], age)) last++;
+        if (!(heads >> i & 1)) continue;
+        while (last < 63 && heads >> (last + 1) & 1) last++;
         lk_buf_printf(out, last > i ? "%s%d-%d" : "%s%d", before, i, last);
         before = ", ";
         i = last;
-    }
-    lk_buf_append_str(out, age == LK_TUNE_RECENT ? " recent: " : ": ");
-    print_codecs(out, layer[first].of[age], trellis);
-}
-
-/* common: the layer whose bits the level has. */
-static void print_level(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer,
-                        enum lk_tune_age age, int common, enum lk_tune_trellis trellis) {
-    print_codecs(out, layer[common].of[age], trellis);
-    for (int i = 0; i < n_layer; i++) {
-        bool printed = same_bits(&layer[i], &layer[common], age);
-        for (int j = 0; j < i && !printed; j++) printed = same_bits(&layer[i], &layer[j], age);
-        if (!printed) print_override(out, layer, n_layer, age, i, trellis);
+        if (last == 63) break;
     }
 }
 
-void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent,
+/* "layers 0-2, 5 heads 1 recent: k=rot4 v=rot3": all layers from that of group `at` on that have
+ * this override. */
+static void print_override(struct lk_buf *out, const struct level *l, int at,
+                           const struct override *o, enum lk_tune_trellis trellis) {
+    int first = -1, last = -1;
+    const char *before = "; layers ";
+    for (int i = at; i <= l->n; i++) {
+        bool end = i == l->n;
+        if (!end && !joins(l, i, o)) continue;
+        int layer = end ? -1 : l->group[i].layer;
+        if (first >= 0 && layer == last + 1) {
+            last = layer;
+            continue;
+        }
+        if (first >= 0) {
+            lk_buf_printf(out, last > first ? "%s%d-%d" : "%s%d", before, first, last);
+            before = ", ";
+        }
+        first = last = layer;
+    }
+    lk_tune_print_heads(out, o->heads);
+    lk_buf_append_str(out, l->age == LK_TUNE_RECENT ? " recent: " : ": ");
+    print_codecs(out, l->bits[o->bits].of[l->age], trellis);
+}
+
+/* The codecs of a level, then those of layers, then those of heads. */
+static void print_level(struct lk_buf *out, const struct level *l, enum lk_tune_trellis trellis) {
+    print_codecs(out, l->bits[l->common].of[l->age], trellis);
+    for (int heads = 0; heads < 2; heads++)
+        for (int i = 0; i < l->n; i++) {
+            struct override o;
+            bool printed = !find_override(l, i, heads, &o);
+            for (int j = 0; j < i && !printed; j++) printed = joins(l, j, &o);
+            if (!printed) print_override(out, l, i, &o, trellis);
+        }
+}
+
+void lk_tune_print(struct lk_buf *out, const struct lk_tune_group *group,
+                   const struct lk_tune_bits *bits, int n, int recent,
                    enum lk_tune_trellis trellis) {
-    int common = find_most_common(layer, n_layer, recent ? LK_TUNE_AGES : 1);
+    int common = find_most_common(bits, n, recent ? LK_TUNE_AGES : 1);
+    struct level level = {group, bits, n, common, LK_TUNE_BODY};
     lk_buf_append_str(out, "sink 4: f16; body: ");
-    print_level(out, layer, n_layer, LK_TUNE_BODY, common, trellis);
+    print_level(out, &level, trellis);
     if (recent) {
+        level.age = LK_TUNE_RECENT;
         lk_buf_printf(out, "; recent %d%%: ", recent);
-        print_level(out, layer, n_layer, LK_TUNE_RECENT, common, trellis);
+        print_level(out, &level, trellis);
     }
     lk_buf_append_str(out, "; window 32: rot8");
 }

@@ -1,10 +1,10 @@
 /* Recipes of `lowkey tune` as text: what is measured, and what is found.
  *
- *   sink 4: f16; body: k=rot3 v=rot2; layers 2-3, 7: k=rot4 v=rot2; recent 20%: rot4;
- *   layers 0 recent: rot5; window 32: rot8
+ *   sink 4: f16; body: k=rot3 v=rot2; layers 2-3, 7: k=rot4 v=rot2; layers 5 heads 1: rot4;
+ *   recent 20%: rot4; layers 0 recent: rot5; window 32: rot8
  *
- * Each layer has its own bits for K and V in the body and, unless there is none, in the level
- * `recent`. The codecs of most layers are those of the level, the others are overrides. */
+ * Each head group has its own bits for K and V in the body and, unless there is none, in the level
+ * `recent`. The codecs of most groups are those of the level, the others are overrides. */
 #ifndef LK_TUNE_TUNE_TEXT_H
 #define LK_TUNE_TUNE_TEXT_H
 
@@ -13,6 +13,12 @@
 #include <stdint.h>
 
 enum lk_tune_age { LK_TUNE_BODY, LK_TUNE_RECENT, LK_TUNE_AGES };
+
+/* KV heads of a layer that have the same bits. */
+struct lk_tune_group {
+    int layer;
+    uint64_t heads; /* bit h: head h; 0: all heads */
+};
 
 /* Bits of the codec rot, or 16 for f16: [age][side]. */
 struct lk_tune_bits {
@@ -23,10 +29,14 @@ struct lk_tune_bits {
  * bytes; without one all CPUs read them fast. */
 enum lk_tune_trellis { LK_TUNE_NO_TRELLIS = 0, LK_TUNE_TRELLIS = 4 };
 
-/* Append the recipe whose layers have these bits. `recent`: percent of the level of that name; 0:
- * none. Memory failures are the buffer's. */
-void lk_tune_print(struct lk_buf *out, const struct lk_tune_bits *layer, int n_layer, int recent,
+/* Append the recipe whose head groups have these bits. group: [n], layer after layer. `recent`:
+ * percent of the level of that name; 0: none. Memory failures are the buffer's. */
+void lk_tune_print(struct lk_buf *out, const struct lk_tune_group *group,
+                   const struct lk_tune_bits *bits, int n, int recent,
                    enum lk_tune_trellis trellis);
+
+/* Append " heads 0-2, 5", or nothing for all heads. */
+void lk_tune_print_heads(struct lk_buf *out, uint64_t heads);
 
 /* Append the codec of so many bits: "rot3(trellis)", "rot6", or "f16" for 16. */
 void lk_tune_print_codec(struct lk_buf *out, int bits, enum lk_tune_trellis trellis);

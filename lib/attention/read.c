@@ -120,7 +120,7 @@ void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
 /* Whole tiles of a level, of one KV head. */
 static struct lk_rows tile_rows(const struct lk_kv *kv, int level, int head_kv, void *const *block,
                                 int n_tile) {
-    return (struct lk_rows){.codec = &kv->rule[level].codec,
+    return (struct lk_rows){.codec = lk_level_codec(&kv->rule[level], head_kv),
                             .block = block,
                             .offset = lk_level_part_offset(&kv->level[level], head_kv),
                             .sigma = lk_kv_sigma(kv, level, head_kv),
@@ -135,16 +135,16 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
     enum { TOGETHER = 16 }; /* tiles: the heads of a block share its pages */
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level = &attn->k->level[zone->level];
-    const struct lk_codec *codec = &attn->k->rule[zone->level].codec;
-    float unit = lk_rot_codebook(codec).unit, spread[LK_ATTN_QUERIES];
+    const struct lk_level_rule *rule = &attn->k->rule[zone->level];
+    float spread[LK_ATTN_QUERIES];
     for (int i = 0; i < item->n_q; i++) {
+        float unit = lk_rot_codebook(lk_level_codec(rule, lk_attn_item_head(item, i))).unit;
         const struct lk_queries *q = &item->queries[i / item->n_each];
         const float *row = q->q + (size_t)(i % item->n_each) * q->d_head;
         float norm = 0;
         for (int c = 0; c < q->d_head; c++) norm += row[c] * row[c];
         spread[i] = 0.5f * attn->scale * norm / (unit * unit);
     }
-    size_t codes = lk_bitplanes_bytes(codec->bits, level->d_part);
     for (int t = 0; t < zone->n_unit; t += TOGETHER)
         for (int h = 0; h < item->n_head_kv; h++) {
             int n_next = zone->n_unit - t - TOGETHER;
@@ -152,13 +152,15 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
                                             level->block + zone->k_row / LK_TILE + t,
                                             n_next < 0 ? zone->n_unit - t : TOGETHER);
             const void *next[TOGETHER]; /* the same head's scales and means */
+            size_t codes = lk_bitplanes_bytes(rows.codec->bits, level->d_part),
+                   bytes = lk_codec_head_bytes(rows.codec, LK_K, level->d_part, LK_TILE);
             for (int i = 0; i < TOGETHER && i < n_next; i++)
                 next[i] = (const char *)rows.block[TOGETHER + i] + rows.offset + codes;
             rows.fetch = (struct lk_fetch){next,
                                            n_next < 0          ? 0
                                            : n_next < TOGETHER ? n_next
                                                                : TOGETHER,
-                                           level->head_bytes - codes};
+                                           bytes - codes};
             attn->kernels->score_tiles(&rows, &item->queries[h], spread + h * item->n_each,
                                        read->score + (size_t)h * item->n_each * read->n_unit +
                                            zone->first + t,

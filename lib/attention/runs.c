@@ -41,7 +41,7 @@ static int64_t blocks_ahead(const struct lk_run *run, int64_t *n_block) {
 struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     const struct lk_kv *kv = run->kv;
     const struct lk_level *level = &kv->level[run->level];
-    struct lk_rows rows = {.codec = &kv->rule[run->level].codec,
+    struct lk_rows rows = {.codec = lk_level_codec(&kv->rule[run->level], part),
                            .sigma = lk_kv_sigma(kv, run->level, part),
                            .d_head = lk_level_part_channels(level, part),
                            .block_rows = kv->rule[run->level].block_rows};

@@ -210,7 +210,7 @@ static void add_batch(struct lk_attn_item *item, const struct choice *c, const s
     float *weight = item->mem.score;
     void *block[BATCH];
     const void *fetch[BATCH];
-    struct lk_rows rows = {.codec = &v->rule[batch->level].codec,
+    struct lk_rows rows = {.codec = lk_level_codec(&v->rule[batch->level], part),
                            .block = level->block + batch->row[0] / block_rows,
                            .offset = lk_level_part_offset(level, part),
                            .sigma = lk_kv_sigma(v, batch->level, part),

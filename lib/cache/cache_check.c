@@ -15,11 +15,11 @@ static bool can_evict(const struct lk_kv *kv) {
     return limited;
 }
 
-/* Hash of what decides, besides codecs and sizes, which rows a level holds and how they are
- * scored. */
-static uint32_t hash_limit(const struct lk_level_rule *rule) {
+/* Hash of what decides, besides the codec of most heads and sizes, which rows a level holds and how
+ * they are packed and scored. */
+static uint32_t hash_rule(const struct lk_level_rule *rule, enum lk_side side) {
     const struct lk_limit *limit = &rule->limit;
-    if (limit->policy.kind == LK_POLICY_NONE && !rule->shift) return 0;
+    if (limit->policy.kind == LK_POLICY_NONE && !rule->shift && !rule->n_other) return 0;
     uint32_t all[] = {limit->policy.kind,
                       limit->policy.mean,
                       limit->policy.per_head,
@@ -31,6 +31,13 @@ static uint32_t hash_limit(const struct lk_level_rule *rule) {
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         hash = lk_splitmix64(hash + lk_splitmix64_step + all[i]);
+    for (int i = 0; i < rule->n_other; i++) {
+        char codec[sizeof((struct lk_saved_level *)0)->codec] = {0};
+        lk_codec_print(&rule->other[i].codec, side, codec, sizeof codec);
+        hash = lk_splitmix64(hash + lk_splitmix64_step + rule->other[i].heads);
+        for (size_t c = 0; codec[c]; c++)
+            hash = lk_splitmix64(hash + lk_splitmix64_step + (unsigned char)codec[c]);
+    }
     return (uint32_t)hash | 1;
 }
 
@@ -44,7 +51,7 @@ struct lk_saved_level lk_saved_level_of(const struct lk_kv *kv, int i) {
                                    .batch = rule->batch,
                                    .keep = rule->keep,
                                    .percent = rule->percent,
-                                   .limit_hash = hash_limit(rule)};
+                                   .rule_hash = hash_rule(rule, kv->side)};
     lk_codec_print(&rule->codec, kv->side, saved.codec, sizeof saved.codec);
     return saved;
 }
@@ -97,7 +104,7 @@ static const char *read_side(const struct lk_kv *kv, struct reader *counts,
 static bool same_level(const struct lk_saved_level *a, const struct lk_saved_level *b) {
     return memcmp(a->codec, b->codec, sizeof a->codec) == 0 && a->block_bytes == b->block_bytes &&
            a->block_rows == b->block_rows && a->batch == b->batch && a->keep == b->keep &&
-           a->percent == b->percent && a->limit_hash == b->limit_hash;
+           a->percent == b->percent && a->rule_hash == b->rule_hash;
 }
 
 bool lk_cache_same_levels(const struct lk_cache *a, const struct lk_cache *b) {
@@ -123,9 +130,10 @@ static bool is_possible(const struct lk_kv *kv, int i, const struct lk_saved_lev
     if (saved->rows == 0 && saved->skip != 0) return false;
     struct lk_level_count count = {saved->rows, saved->skip};
     if (saved->n_block != lk_level_blocks(rule, &count)) return false;
-    if (!lk_codec_row_wise(&rule->codec, kv->side) &&
-        (saved->skip + saved->rows) % rule->block_rows != 0)
-        return false;
+    bool row_wise = lk_codec_row_wise(&rule->codec, kv->side);
+    for (int j = 0; j < rule->n_other; j++)
+        row_wise &= lk_codec_row_wise(&rule->other[j].codec, kv->side);
+    if (!row_wise && (saved->skip + saved->rows) % rule->block_rows != 0) return false;
     if (rule->codec.sigma && saved->rows > 0 && !(calibrated >> (kv->level[i].basis != NULL) & 1))
         return false;
     int64_t n_sink = i == 0 ? lk_level_sinks(kv->rule, kv->n_level) : 0;

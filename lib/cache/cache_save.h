@@ -34,7 +34,7 @@ struct lk_saved_level {
     int32_t skip, block_rows, batch;
     uint32_t keep;
     float percent;
-    uint32_t limit_hash; /* hash of limit, policy and shift; 0: none of them */
+    uint32_t rule_hash; /* of limit, policy, shift and the codecs of heads; 0: none of them */
 };
 
 /* Writing what several ranks hold: rank 0 writes, and receives the parts of the others. */

@@ -4,9 +4,10 @@
  *
  *     block: | part 0: head_bytes | part 1 | ... | part n_part - 1 |
  *
- * In most levels a part is one KV head with rows of d_head channels. In a level of latents it is a
- * group of n_head KV heads with one latent per token (cache/project.h). Groups may have different
- * ranks. Their parts then differ in channels and bytes. */
+ * In most levels a part is one KV head with rows of d_head channels. Heads may have codecs of
+ * different bits. In a level of latents a part is a group of n_head KV heads with one latent per
+ * token (cache/project.h). Groups may have different ranks. Parts then differ in channels and
+ * bytes. */
 #ifndef LK_CACHE_KV_H
 #define LK_CACHE_KV_H
 
@@ -151,7 +152,7 @@ static inline const float *lk_kv_sigma(const struct lk_kv *kv, int level, int pa
 
 /* One part of a level, described for its codec. */
 static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int part) {
-    return (struct lk_part){.codec = &kv->rule[level].codec,
+    return (struct lk_part){.codec = lk_level_codec(&kv->rule[level], part),
                             .side = kv->side,
                             .d_head = lk_level_part_channels(&kv->level[level], part),
                             .block_rows = kv->rule[level].block_rows,

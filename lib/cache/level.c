@@ -22,6 +22,16 @@ static struct lk_codec staging_codec(const struct lk_recipe *recipe, const struc
     return staging;
 }
 
+/* Whether a level can store rows of this side one by one. */
+static bool stores_single_rows(const struct lk_level_spec *spec, enum lk_side side) {
+    bool single = lk_codec_single_rows(side == LK_K ? &spec->k : &spec->v, side);
+    for (int i = 0; i < spec->n_head_codecs; i++) {
+        const struct lk_head_codecs *other = &spec->head_codecs[i];
+        single &= lk_codec_single_rows(side == LK_K ? &other->k : &other->v, side);
+    }
+    return single;
+}
+
 /* How rows arrive in a level: in batches of whole blocks, of the same size for K and V if the
  * recipe evicts. Rows enter a level with a limit one by one if its codecs allow it, because only
  * then does the newer level keep exactly its size. */
@@ -32,7 +42,7 @@ static void set_arrival(struct lk_level_rule *rule, const struct lk_level_spec *
     rule->calibrate_rows =
         (evicts ? sigma[LK_K] || sigma[LK_V] : sigma[side]) ? LK_CALIBRATE_ROWS : 0;
     rule->batch_in = max_int(LK_TILE, evicts ? max_int(rows[LK_K], rows[LK_V]) : rows[side]);
-    bool single = lk_codec_single_rows(&spec->k, LK_K) && lk_codec_single_rows(&spec->v, LK_V);
+    bool single = stores_single_rows(spec, LK_K) && stores_single_rows(spec, LK_V);
     if (rule->limit.policy.kind == LK_POLICY_NONE) return;
     if (single) rule->batch_in = 1;
     if (rule->limit.of_context)
@@ -42,11 +52,12 @@ static void set_arrival(struct lk_level_rule *rule, const struct lk_level_spec *
 }
 
 static void set_departure(struct lk_level_rule *rule, const struct lk_level_spec *spec,
-                          enum lk_side side, const struct lk_level_rule *older) {
+                          enum lk_side side, const struct lk_level_rule *older,
+                          const struct lk_level_spec *older_spec) {
     if (spec->range == LK_RESIDUAL) {
         /* As in KIVI's code: K is flushed when its buffer is full, V slides by one token. */
-        bool slides = side == LK_V && lk_codec_single_rows(&older->codec, side) &&
-                      lk_codec_single_rows(&rule->codec, side);
+        bool slides =
+            side == LK_V && stores_single_rows(older_spec, side) && stores_single_rows(spec, side);
         int whole =
             ((int)spec->n_tok + older->block_rows - 1) / older->block_rows * older->block_rows;
         rule->keep = side == LK_V ? spec->n_tok : 0;
@@ -64,18 +75,36 @@ static void refine_codec(struct lk_codec *codec) {
         *codec = (struct lk_codec){.coding = LK_ROT, .bits = 8};
 }
 
+/* The codecs of heads that differ from the others of the level. */
+static void set_head_codecs(struct lk_level_rule *rule, const struct lk_level_spec *spec,
+                            enum lk_side side) {
+    for (int i = 0; i < spec->n_head_codecs; i++) {
+        const struct lk_head_codecs *from = &spec->head_codecs[i];
+        const struct lk_codec *codec = side == LK_K ? &from->k : &from->v;
+        if (codec->bits == rule->codec.bits && codec->lloyd == rule->codec.lloyd &&
+            codec->trellis == rule->codec.trellis)
+            continue;
+        rule->other[rule->n_other].heads = from->heads;
+        rule->other[rule->n_other++].codec = *codec;
+    }
+}
+
 int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum lk_side side,
                    unsigned kind, int64_t n_ctx, struct lk_level_rule *out) {
     struct lk_level_spec spec[LK_MAX_LEVEL];
     bool swa = kind & LK_RULES_SLIDING;
     lk_recipe_levels(recipe, layer, n_layer, spec);
-    for (int i = 0; kind & LK_RULES_FINE_K && i < recipe->n_level; i++) refine_codec(&spec[i].k);
+    for (int i = 0; kind & LK_RULES_FINE_K && i < recipe->n_level; i++) {
+        refine_codec(&spec[i].k);
+        for (int j = 0; j < spec[i].n_head_codecs; j++) refine_codec(&spec[i].head_codecs[j].k);
+    }
     bool evicts = lk_recipe_evicts(recipe);
     int n = 0;
     for (int i = 0; i < recipe->n_level; i++) {
         if (spec[i].range == LK_SINK && swa) continue;
         struct lk_level_rule *rule = &out[n];
         *rule = (struct lk_level_rule){.codec = side == LK_K ? spec[i].k : spec[i].v, .spec = i};
+        set_head_codecs(rule, &spec[i], side);
         rule->block_rows = lk_codec_block_rows(&rule->codec, side);
         if (!swa || lk_limit_is_zero(&spec[i].limit)) rule->limit = spec[i].limit;
         set_arrival(rule, &spec[i], side, evicts, n_ctx);
@@ -84,7 +113,7 @@ int lk_level_rules(const struct lk_recipe *recipe, int layer, int n_layer, enum 
             rule->shift = spec[i].shift;
             if (rule->codec.coding == LK_F16) rule->block_rows = (int)spec[i].n_tok;
         } else if (spec[i].range != LK_BODY) {
-            set_departure(rule, &spec[i], side, &out[n - 1]);
+            set_departure(rule, &spec[i], side, &out[n - 1], &spec[out[n - 1].spec]);
         }
         n++;
     }

@@ -24,9 +24,14 @@ enum {
 
 /* The rules of a level. They do not change during the life of a cache. */
 struct lk_level_rule {
-    struct lk_codec codec;
-    int spec;              /* index of the recipe's level; n_level for the staging level */
-    int block_rows;        /* rows of one block */
+    struct lk_codec codec; /* of all heads but those named in `other` */
+    int n_other;
+    struct {
+        uint64_t heads; /* bit h: KV head h */
+        struct lk_codec codec;
+    } other[LK_MAX_HEAD_CODECS]; /* they differ from `codec` in bits and codebooks only */
+    int spec;                    /* index of the recipe's level; n_level for the staging level */
+    int block_rows;              /* rows of one block */
     int batch;             /* rows that leave at a time; 0: none ever leave (sinks, oldest level) */
     int batch_in;          /* rows that arrive from the newer level at a time */
     uint32_t keep;         /* rows that stay when a batch leaves */
@@ -36,6 +41,14 @@ struct lk_level_rule {
     struct lk_limit limit; /* maximum number of rows, in tokens and per cent; n_tok is rounded up to
                               a multiple of batch_in */
 };
+
+/* The codec of a part: of a KV head, or of latents. */
+static inline const struct lk_codec *lk_level_codec(const struct lk_level_rule *rule, int part) {
+    for (int i = 0; i < rule->n_other; i++)
+        if (part < LK_MAX_NAMED_HEAD && rule->other[i].heads >> part & 1)
+            return &rule->other[i].codec;
+    return &rule->codec;
+}
 
 /* How full a level is. Its rows are rows [skip, skip + rows) of its blocks. */
 struct lk_level_count {

@@ -44,6 +44,24 @@ static lk_status set_ranks(struct lk_level *level, const struct lk_codec *codec,
     return LK_OK;
 }
 
+/* Parts of equal channels, but with codecs of different bits. */
+static lk_status set_head_codecs(struct lk_level *level, const struct lk_level_rule *rule,
+                                 int layer, struct lk_ledger *ledger, lk_err *err) {
+    for (int i = 0; i < rule->n_other; i++) {
+        int last = LK_MAX_NAMED_HEAD - 1;
+        while (!(rule->other[i].heads >> last & 1)) last--;
+        if (last >= level->n_part)
+            return lk_fail(err, LK_E_ARG,
+                           "the recipe has codecs for KV head %d, but layer %d has %d of them, "
+                           "counted from 0",
+                           last, layer, level->n_part);
+    }
+    level->part = lk_alloc(ledger, LK_FOR_OTHER, level->n_part * sizeof *level->part);
+    if (!level->part) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    for (int part = 0; part < level->n_part; part++) level->part[part].d = level->d_part;
+    return LK_OK;
+}
+
 static lk_status layout_latents(struct lk_level *level, const struct lk_codec *codec,
                                 const struct lk_cache_shape *shape, int layer, enum lk_side side,
                                 struct lk_ledger *ledger, lk_err *err) {
@@ -87,30 +105,33 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
 lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *rule,
                           const struct lk_cache_shape *shape, int layer, enum lk_side side,
                           struct lk_ledger *ledger, lk_err *err) {
-    const struct lk_codec *codec = &rule->codec;
     level->n_part = lk_cache_n_head(shape, layer);
     level->d_part = lk_cache_d_head(shape, layer, side);
     level->n_head = 1;
     level->part = NULL;
     level->basis = NULL;
     level->rope = NULL;
-    if (codec->projection) {
-        lk_status status = layout_latents(level, codec, shape, layer, side, ledger, err);
-        if (status != LK_OK) return status;
-    }
-    level->block_bytes = level->scale_bytes = 0;
+    lk_status status = LK_OK;
+    if (rule->codec.projection)
+        status = layout_latents(level, &rule->codec, shape, layer, side, ledger, err);
+    else if (rule->n_other)
+        status = set_head_codecs(level, rule, layer, ledger, err);
+    if (status != LK_OK) return status;
+    level->head_bytes = level->block_bytes = level->scale_bytes = 0;
     for (int part = 0; part < level->n_part; part++) {
+        const struct lk_codec *codec = lk_level_codec(rule, part);
         int d = lk_level_part_channels(level, part);
+        size_t bytes = lk_codec_head_bytes(codec, side, d, rule->block_rows);
         const char *reason = lk_codec_reject_reason(codec, side, d);
         if (reason)
             return lk_fail(err, LK_E_UNSUPPORTED,
                            "the recipe's codec cannot store %s of %d channels: %s",
                            level->basis ? "latents" : "heads", d, reason);
         if (level->part) level->part[part].offset = level->block_bytes;
-        level->block_bytes += lk_codec_head_bytes(codec, side, d, rule->block_rows);
+        level->block_bytes += bytes;
+        if (bytes > level->head_bytes) level->head_bytes = bytes;
         level->scale_bytes += lk_codec_head_scale_bytes(codec, side, d, rule->block_rows);
     }
-    level->head_bytes = lk_codec_head_bytes(codec, side, level->d_part, rule->block_rows);
     return LK_OK;
 }
 

@@ -24,6 +24,7 @@ static const char whole_blocks[] =
 static const char block_scales[] =
     "a block of kvarn has scales that all its rows share, so a policy cannot replace one of them: "
     "use another codec";
+static const char groups[] = "latents belong to groups of heads: use 'heads' without latents";
 static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
 static const char in_place[] =
     "landmarks are of rows next to each other, and a policy leaves gaps: remove the policy";
@@ -80,6 +81,10 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_TOVA, LK_FEATURE_KVARN, 0, block_scales},
     {LK_FEATURE_NONE, LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
      "'layers' sets codecs of the body, but the body is 'none'"},
+    {LK_FEATURE_NONE, LK_FEATURE_HEADS, KEEPS | BIT(BODY),
+     "'heads' sets codecs of the body, but the body is 'none'"},
+    {LK_FEATURE_LATENT, LK_FEATURE_HEADS, 0, groups},
+    {LK_FEATURE_LATENT_PRE, LK_FEATURE_HEADS, 0, groups},
     {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
     {LK_FEATURE_BODY, LK_FEATURE_PERFORMER, EVICTS, absorb},
     {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
@@ -164,6 +169,7 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_RESIDUAL] = "residual",
         [LK_FEATURE_LAYERS] = "layers: codecs",
         [LK_FEATURE_LAYERS_LIMIT] = "layers: keep",
+        [LK_FEATURE_HEADS] = "heads: codecs",
         [LK_FEATURE_LESS] = "absorb less",
         [LK_FEATURE_PERFORMER] = "absorb performer",
         [LK_FEATURE_EAGER] = "eager",
@@ -230,7 +236,8 @@ static void choose_bodies(lk_features *f, lk_features *body, lk_features *layer)
     lk_features bodies = *f & (EVICTS | BIT(BODY));
     bool absorbs = *f & (BIT(LESS) | BIT(PERFORMER)), shift = *f & BIT(SHIFT);
     if (*f & BIT(PERCENT) && !(bodies & KEEPS)) bodies |= BIT(H2O);
-    bool holds = *f & (CODECS | BIT(LAYERS) | BIT(LAYERS_LIMIT)); /* the body has to hold rows */
+    /* the body has to hold rows */
+    bool holds = *f & (CODECS | BIT(LAYERS) | BIT(LAYERS_LIMIT) | BIT(HEADS));
     if (!bodies && shift) bodies = holds ? BIT(NEWEST) : BIT(NONE);
     if (!bodies && absorbs && !(*f & BIT(LAYERS_LIMIT))) bodies = holds ? BIT(H2O) : BIT(NONE);
     if (!bodies) bodies = BIT(BODY);
@@ -239,6 +246,14 @@ static void choose_bodies(lk_features *f, lk_features *body, lk_features *layer)
     if (!*layer && *f & BIT(LAYERS_LIMIT)) *layer = *body & KEEPS ? *body : BIT(TOVA);
     *f |= bodies | *layer;
     if (*layer) *f |= BIT(LAYERS_LIMIT);
+}
+
+/* "k=... v=..." for a head: K in fewer bits than print_codecs gives, if the codec has such. */
+static void print_head_codecs(const char *codecs, char *buf, size_t cap) {
+    size_t n = strcspn(codecs, " ");
+    const char *four = memchr(codecs, '4', n);
+    snprintf(buf, cap, "%s", codecs);
+    if (four) buf[four - codecs] = strncmp(codecs, "k=kivi", 6) == 0 ? '2' : '3';
 }
 
 /* Print a recipe that has the features, and add to *f what it has besides. */
@@ -262,6 +277,10 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
         print_body(layer, percent && layer & KEEPS, 64, codecs, text, sizeof text);
         const char *limit = layer == BIT(NONE) ? "none" : text;
         n += (size_t)snprintf(buf + n, cap - n, "; layers 1: %s", limit);
+    }
+    if (*f & BIT(HEADS)) {
+        print_head_codecs(codecs, text, sizeof text);
+        n += (size_t)snprintf(buf + n, cap - n, "; layers 1 heads 0: %s", text);
     }
     if (body == BIT(NONE) && uses_codecs) /* another level has to hold the rows */
         n += (size_t)snprintf(buf + n, cap - n, "; recent 64: %s", codecs);

@@ -36,6 +36,7 @@ enum lk_feature {
     LK_FEATURE_RESIDUAL,
     LK_FEATURE_LAYERS,       /* other codecs in some layers */
     LK_FEATURE_LAYERS_LIMIT, /* another limit, or 'none', in some layers */
+    LK_FEATURE_HEADS,        /* other codecs of some heads */
     LK_FEATURE_LESS,
     LK_FEATURE_PERFORMER,
     LK_FEATURE_EAGER,

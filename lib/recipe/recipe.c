@@ -19,16 +19,16 @@ struct parser {
     struct lk_scan scan;
     struct lk_recipe *recipe;
     struct lk_recipe_places at;
-    const char *window[LK_MAX_OVERRIDE]; /* the word after LIST; NULL: none, the body. Static */
+    const char *window[LK_MAX_OVERRIDE]; /* the word before ':'; NULL: none, the body. Static */
     size_t n_text;                       /* length of recipe->text */
 };
 
 static const char range_names[] =
-    "sink, body, keep, all, recent, window, residual, layers, absorb, eager or skip";
+    "sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager or skip";
 
 static bool names_range(const char *word) {
-    static const char *const name[] = {"sink",   "body",   "keep",     "all",
-                                       "recent", "window", "residual", "layers"};
+    static const char *const name[] = {"sink",   "body",     "keep",   "all",  "recent",
+                                       "window", "residual", "layers", "heads"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         if (strcmp(word, name[i]) == 0) return true;
     }
@@ -126,6 +126,26 @@ static lk_status read_layers_entry(struct parser *p, struct lk_override *entry) 
     return LK_OK;
 }
 
+/* LIST of KV heads: I | I '-' J, separated by commas. Adds their bits. */
+static lk_status read_heads(struct parser *p, uint64_t *heads) {
+    lk_status status;
+    do {
+        uint32_t first, last;
+        size_t at = lk_scan_next(&p->scan);
+        status = read_count(p, "a KV head", 0, LK_MAX_NAMED_HEAD - 1, &first);
+        last = first;
+        if (!status && lk_scan_accept(&p->scan, '-'))
+            status = read_count(p, "a KV head", 0, LK_MAX_NAMED_HEAD - 1, &last);
+        if (status) return status;
+        if (last < first)
+            return lk_scan_fail(&p->scan, at, false,
+                                "heads %u-%u are in reverse order: write %u-%u", first, last, last,
+                                first);
+        for (uint32_t head = first; head <= last; head++) *heads |= (uint64_t)1 << head;
+    } while (lk_scan_accept(&p->scan, ','));
+    return LK_OK;
+}
+
 static lk_status read_colon(struct parser *p) {
     if (lk_scan_accept(&p->scan, ':')) return LK_OK;
     return lk_scan_fail(&p->scan, p->scan.at, true, "expected ':'");
@@ -154,31 +174,52 @@ static lk_status read_override(struct parser *p, struct lk_limit *limit, struct 
     return lk_scan_accept(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
 
-/* LIST [ 'recent' | 'window' ] ':' [ 'keep' ... ':' ] codecs, after 'layers' */
+/* A new override, of all layers. `at`: where the text names it. */
+static lk_status add_override(struct parser *p, size_t at) {
+    struct lk_recipe *r = p->recipe;
+    if (r->n_override == LK_MAX_OVERRIDE)
+        return lk_scan_fail(&p->scan, at, false, "more than %d groups of layers", LK_MAX_OVERRIDE);
+    p->at.override[r->n_override] = at;
+    r->override[r->n_override++].last = -1;
+    return LK_OK;
+}
+
+/* LIST of layers: an override for each entry. */
 static lk_status read_layers(struct parser *p) {
+    lk_status status;
+    do {
+        size_t at = lk_scan_next(&p->scan);
+        status = add_override(p, at);
+        if (!status) status = read_layers_entry(p, &p->recipe->override[p->recipe->n_override - 1]);
+    } while (!status && lk_scan_accept(&p->scan, ','));
+    return status;
+}
+
+/* LIST [ 'heads' LIST ] [ 'recent' | 'window' ] ':' [ 'keep' ... ':' ] codecs, after 'layers'; or
+ * without layers, after 'heads'. `at`: of that word. */
+static lk_status read_overrides(struct parser *p, bool layers, size_t at) {
     struct lk_recipe *r = p->recipe;
     int first = r->n_override;
     char word[LK_WORD_MAX];
     struct lk_codec side[2];
     struct lk_limit limit = {0};
-    lk_status status;
-    do {
-        size_t at = lk_scan_next(&p->scan);
-        if (r->n_override == LK_MAX_OVERRIDE)
-            return lk_scan_fail(&p->scan, at, false, "more than %d groups of layers",
-                                LK_MAX_OVERRIDE);
-        p->at.override[r->n_override] = at;
-        status = read_layers_entry(p, &r->override[r->n_override]);
-        if (status) return status;
-        r->n_override++;
-    } while (lk_scan_accept(&p->scan, ','));
+    uint64_t heads = 0;
+    lk_status status = layers ? read_layers(p) : add_override(p, at);
+    if (status) return status;
+    lk_scan_peek(&p->scan, word);
+    if (layers && strcmp(word, "heads") == 0) {
+        lk_scan_word(&p->scan, word);
+        layers = false;
+    }
+    if (!layers) status = read_heads(p, &heads);
+    if (status) return status;
     lk_scan_peek(&p->scan, word);
     const char *window = strcmp(word, "recent") == 0   ? "recent"
                          : strcmp(word, "window") == 0 ? "window"
                                                        : NULL;
     if (window) lk_scan_word(&p->scan, word);
     status = read_colon(p);
-    if (!status && window)
+    if (!status && (window || heads))
         status = lk_recipe_read_codecs(&p->scan, side);
     else if (!status)
         status = read_override(p, &limit, side);
@@ -188,6 +229,7 @@ static lk_status read_layers(struct parser *p) {
         r->override[i].k = side[LK_K];
         r->override[i].v = side[LK_V];
         r->override[i].limit = limit;
+        r->override[i].heads = heads;
     }
     return LK_OK;
 }
@@ -302,9 +344,10 @@ static lk_status read_part(struct parser *p) {
     if (!bare && !names_range(word))
         return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",
                             range_names);
-    if (strcmp(word, "layers") == 0) {
+    if (strcmp(word, "layers") == 0 || strcmp(word, "heads") == 0) {
+        bool layers = word[0] == 'l';
         lk_scan_word(&p->scan, word);
-        return read_layers(p);
+        return read_overrides(p, layers, at);
     }
     if (r->n_level == LK_MAX_LEVEL)
         return lk_scan_fail(&p->scan, at, false, "more than %d levels", LK_MAX_LEVEL);
@@ -392,6 +435,12 @@ static bool is_one_word(struct lk_scan scan, size_t *from, size_t *to) {
     return lk_scan_at_end(&scan) && *to > *from;
 }
 
+/* recipe->text, with room for the parts of p->scan. A line break becomes "; ", one byte longer. */
+static lk_status alloc_text(struct parser *p) {
+    p->recipe->text = malloc(2 * p->scan.len + LK_WORD_MAX);
+    return p->recipe->text ? LK_OK : lk_fail(p->scan.err, LK_E_NOMEM, "recipe: out of memory");
+}
+
 static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
     struct parser p = {.scan = scan, .recipe = recipe};
     size_t from, to;
@@ -403,22 +452,22 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
             p.scan.text = preset.text;
             p.scan.len = strlen(preset.text);
             p.scan.at = 0;
-            lk_status status = read_parts(&p);
+            lk_status status = alloc_text(&p);
+            if (!status) status = read_parts(&p);
             if (status) return status;
-            p.n_text = strlen(preset.name);
-            memcpy(recipe->text, preset.name, p.n_text + 1);
+            snprintf(recipe->text, 2 * p.scan.len + LK_WORD_MAX, "%s", preset.name);
             return LK_OK;
         }
         if (!lk_recipe_names_codec(word) && !names_range(word))
             return lk_recipe_fail_name(&scan, scan.text + from, to - from);
     }
-    lk_status status = read_parts(&p);
+    lk_status status = alloc_text(&p);
+    if (!status) status = read_parts(&p);
     if (!status) recipe->text[p.n_text] = 0;
     return status;
 }
 
 lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err) {
-    enum { PRESET_ROOM = 1024 }; /* the text of a preset is longer than its name */
     if (!out || !text) return lk_fail(err, LK_E_ARG, "lk_recipe_parse: NULL argument");
     struct lk_scan scan = {.text = text, .len = strnlen(text, MAX_TEXT + 1), .err = err};
     if (scan.len > MAX_TEXT)
@@ -428,12 +477,7 @@ lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err) {
                        "recipe: empty; expected a preset such as best-3, or a line such as "
                        "\"sink 4: f16; body: k=rot3 v=rot2; window 128: f16\"");
     struct lk_recipe *recipe = calloc(1, sizeof *recipe);
-    /* A line break becomes "; ", one byte longer. */
-    if (recipe) recipe->text = malloc(2 * scan.len + PRESET_ROOM);
-    if (!recipe || !recipe->text) {
-        lk_recipe_free(recipe);
-        return lk_fail(err, LK_E_NOMEM, "recipe: out of memory");
-    }
+    if (!recipe) return lk_fail(err, LK_E_NOMEM, "recipe: out of memory");
     scan.at = 0;
     lk_status status = parse_into(recipe, scan);
     if (status) {

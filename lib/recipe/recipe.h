@@ -34,6 +34,9 @@
  *                                   from 0).
  *                                   For the body, 'keep' SPAN 'by' POLICY ':' before the codecs
  *                                   also sets another size, and 'none' drops the rows
+ *             | [ 'layers' LIST ] 'heads' LIST [ 'recent' | 'window' ]     the same for some KV
+ *                                   heads, of these layers or of all. LIST: I, I '-' J. The heads
+ *                                   of a layer differ only in bits and codebooks
  *   SPAN     := N | N '%'           tokens, or percent of the tokens seen so far
  *   codecs   := CODEC | 'k=' CODEC 'v=' CODEC     in either order
  *             | 'none'                            body and layers only: the rows are dropped
@@ -73,7 +76,9 @@
 /* Limits of a recipe. A window limit is in tokens, for all windows together. */
 enum {
     LK_MAX_LEVEL = 8,
-    LK_MAX_OVERRIDE = 256,
+    LK_MAX_OVERRIDE = 512,
+    LK_MAX_NAMED_HEAD = 64,
+    LK_MAX_HEAD_CODECS = 8, /* of a layer, besides those of most heads */
     LK_MAX_SINK = 1024,
     LK_MAX_WINDOW = 1000000,
     LK_MAX_OUTLIERS = 100000,
@@ -90,6 +95,12 @@ struct lk_limit {
     bool of_context;
 };
 
+/* KV heads that use other codecs than the rest of a level. */
+struct lk_head_codecs {
+    uint64_t heads; /* bit h: head h */
+    struct lk_codec k, v;
+};
+
 struct lk_level_spec {
     enum lk_range range;
     char name[48];  /* for messages: "sink 4", "body", "recent 10%" */
@@ -98,13 +109,16 @@ struct lk_level_spec {
     struct lk_limit limit; /* body */
     bool shift;            /* sink */
     struct lk_codec k, v;
+    int n_head_codecs; /* a head is in at most one of these */
+    struct lk_head_codecs head_codecs[LK_MAX_HEAD_CODECS];
 };
 
-/* Layers [first, last] use k and v in one level. Negative numbers count from the end: -1 is the
- * last layer. */
+/* Layers [first, last], or some of their heads, use k and v in one level. Negative numbers count
+ * from the end: -1 is the last layer. */
 struct lk_override {
     int32_t first, last;
-    int32_t level; /* index of the body or of a window */
+    uint64_t heads; /* bit h: KV head h; 0: all heads */
+    int32_t level;  /* index of the body or of a window */
     struct lk_codec k, v;
     struct lk_limit limit; /* LK_POLICY_NONE: the limit of the level */
 };

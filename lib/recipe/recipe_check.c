@@ -63,17 +63,14 @@ static lk_status check_window_sum(const struct lk_recipe *recipe, const struct l
     return LK_OK;
 }
 
-/* Check the codecs of level `older` of level[n_level], named `name` at offset `codec_at`, against
- * the next newer level. Aging cannot add information, so more bits or a higher rank in an older
- * level would be wasted. */
-static lk_status check_aging(const struct lk_level_spec *level, int n_level,
-                             const struct lk_scan *scan, const struct lk_recipe_places *at,
-                             int older, size_t codec_at, const char *name) {
-    if (older + 1 >= n_level || lk_limit_is_zero(&level[older].limit)) return LK_OK;
+/* check_aging for one head. */
+static lk_status check_head_aging(const struct lk_level_spec *level, const struct lk_scan *scan,
+                                  const struct lk_recipe_places *at, int older, size_t codec_at,
+                                  const char *name, int head) {
     const struct lk_level_spec *newer = &level[older + 1];
     for (int side = LK_K; side <= LK_V; side++) {
-        const struct lk_codec *from = side == LK_K ? &newer->k : &newer->v,
-                              *to = side == LK_K ? &level[older].k : &level[older].v;
+        const struct lk_codec *from = lk_recipe_head_codec(newer, side, head),
+                              *to = lk_recipe_head_codec(&level[older], side, head);
         if (to->bits > from->bits)
             return lk_scan_fail(
                 scan, codec_at, false,
@@ -98,6 +95,56 @@ static lk_status check_aging(const struct lk_level_spec *level, int n_level,
     return LK_OK;
 }
 
+/* Heads that an override names, and as bit LK_MAX_NAMED_HEAD - 1 all others. */
+static uint64_t distinct_heads(const struct lk_level_spec *level, int n_level) {
+    uint64_t heads = 0;
+    for (int i = 0; i < n_level; i++)
+        for (int j = 0; j < level[i].n_head_codecs; j++) heads |= level[i].head_codecs[j].heads;
+    return heads | (uint64_t)1 << (LK_MAX_NAMED_HEAD - 1);
+}
+
+/* Check the codecs of level `older` of level[n_level], named `name` at offset `codec_at`, against
+ * the next newer level. Aging cannot add information, so more bits or a higher rank in an older
+ * level would be wasted. */
+static lk_status check_aging(const struct lk_level_spec *level, int n_level,
+                             const struct lk_scan *scan, const struct lk_recipe_places *at,
+                             int older, size_t codec_at, const char *name) {
+    if (older + 1 >= n_level || lk_limit_is_zero(&level[older].limit)) return LK_OK;
+    lk_status status = LK_OK;
+    uint64_t heads = distinct_heads(level + older, 2);
+    for (int head = 0; !status && head < LK_MAX_NAMED_HEAD; head++)
+        if (heads >> head & 1)
+            status = check_head_aging(level, scan, at, older, codec_at, name, head);
+    return status;
+}
+
+/* One level packs the rows of all heads of a layer in the same way, and attends to them in the same
+ * domain. */
+static bool fit_together(const struct lk_codec *a, const struct lk_codec *b, enum lk_side side) {
+    return a->coding == b->coding && !a->projection && !b->projection && a->mean == b->mean &&
+           a->landmarks == b->landmarks && a->group == b->group && a->hqq == b->hqq &&
+           a->clip == b->clip && lk_codec_same_domain(a, b) &&
+           lk_codec_block_rows(a, side) == lk_codec_block_rows(b, side);
+}
+
+/* The codecs of the heads of one layer. */
+static lk_status check_heads(const struct lk_level_spec *level, int n_level,
+                             const struct lk_scan *scan, size_t at) {
+    for (int i = 0; i < n_level; i++)
+        for (int j = 0; j < level[i].n_head_codecs && !lk_limit_is_zero(&level[i].limit); j++)
+            for (int side = LK_K; side <= LK_V; side++) {
+                const struct lk_head_codecs *other = &level[i].head_codecs[j];
+                if (fit_together(side == LK_K ? &level[i].k : &level[i].v,
+                                 side == LK_K ? &other->k : &other->v, side))
+                    continue;
+                return lk_scan_fail(scan, at, false,
+                                    "%s of some heads uses another kind of codec than the others "
+                                    "in '%s': only bits and codebooks may differ",
+                                    side_name(side), level[i].name);
+            }
+    return LK_OK;
+}
+
 /* The same for all levels of every layer that the recipe names. Layers that are counted from the
  * end are taken for the last ones of a model with more layers than a recipe can name. */
 static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_scan *scan,
@@ -116,10 +163,16 @@ static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_sc
         struct lk_level_spec level[LK_MAX_LEVEL];
         int last = lk_recipe_last_override(recipe, layer, N_LAYER);
         if (last < 0) continue;
-        lk_recipe_levels(recipe, layer, N_LAYER, level);
+        if (!lk_recipe_levels(recipe, layer, N_LAYER, level))
+            return lk_scan_fail(scan, at->override[last], false,
+                                "the heads of layer %d have more than %d different codecs", layer,
+                                LK_MAX_HEAD_CODECS + 1);
+        status = check_heads(level, recipe->n_level, scan, at->override[last]);
         for (int i = body; !status && i < recipe->n_level; i++)
             status = check_aging(level, recipe->n_level, scan, at, i, at->override[last],
-                                 i == body ? "layers" : level[i].name);
+                                 i != body                      ? level[i].name
+                                 : recipe->override[last].heads ? "heads"
+                                                                : "layers");
     }
     return status;
 }
@@ -199,7 +252,10 @@ static struct found find_features(const struct lk_recipe *recipe,
         const struct lk_override *o = &recipe->override[i];
         bool limit = o->limit.policy.kind != LK_POLICY_NONE;
         if (recipe->level[o->level].range == LK_BODY)
-            add_feature(&found, limit ? LK_FEATURE_LAYERS_LIMIT : LK_FEATURE_LAYERS,
+            add_feature(&found,
+                        o->heads ? LK_FEATURE_HEADS
+                        : limit  ? LK_FEATURE_LAYERS_LIMIT
+                                 : LK_FEATURE_LAYERS,
                         at->override[i]);
         if (limit) add_limit(&found, &o->limit, at->override[i]);
         if (lk_limit_is_zero(&o->limit)) continue;

@@ -24,31 +24,85 @@ int lk_recipe_last_override(const struct lk_recipe *recipe, int layer, int n_lay
     return i;
 }
 
-void lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
+/* Some heads of a level get other codecs. */
+static bool set_head_codecs(struct lk_level_spec *level, const struct lk_override *o) {
+    int n = 0;
+    for (int i = 0; i < level->n_head_codecs; i++) {
+        level->head_codecs[n] = level->head_codecs[i];
+        level->head_codecs[n].heads &= ~o->heads;
+        n += level->head_codecs[n].heads != 0;
+    }
+    level->n_head_codecs = n;
+    for (int i = 0; i < n; i++) {
+        struct lk_head_codecs *same = &level->head_codecs[i];
+        if (memcmp(&same->k, &o->k, sizeof o->k) || memcmp(&same->v, &o->v, sizeof o->v)) continue;
+        same->heads |= o->heads;
+        return true;
+    }
+    if (n == LK_MAX_HEAD_CODECS) return false;
+    level->head_codecs[level->n_head_codecs++] = (struct lk_head_codecs){o->heads, o->k, o->v};
+    return true;
+}
+
+bool lk_recipe_levels(const struct lk_recipe *recipe, int layer, int n_layer,
                       struct lk_level_spec *out) {
+    bool fits = true;
     memcpy(out, recipe->level, (size_t)recipe->n_level * sizeof *out);
     for (int i = 0; i < recipe->n_override; i++) {
         const struct lk_override *o = &recipe->override[i];
         if (!names_layer(o, layer, n_layer)) continue;
         struct lk_level_spec *level = &out[o->level];
+        if (o->heads) {
+            fits &= set_head_codecs(level, o);
+            continue;
+        }
         level->k = o->k;
         level->v = o->v;
+        level->n_head_codecs = 0;
         if (o->limit.policy.kind != LK_POLICY_NONE) level->limit = o->limit;
+    }
+    return fits;
+}
+
+const struct lk_codec *lk_recipe_head_codec(const struct lk_level_spec *level, enum lk_side side,
+                                            int head) {
+    for (int i = 0; i < level->n_head_codecs; i++) {
+        const struct lk_head_codecs *other = &level->head_codecs[i];
+        if (other->heads >> head & 1) return side == LK_K ? &other->k : &other->v;
+    }
+    return side == LK_K ? &level->k : &level->v;
+}
+
+/* "heads 0-2, 5". */
+static void print_heads(uint64_t heads, char *buf, size_t cap) {
+    size_t n = 0;
+    const char *before = "heads ";
+    buf[0] = 0;
+    for (int i = 0; i < LK_MAX_NAMED_HEAD && n < cap; i++) {
+        int last = i;
+        if (!(heads >> i & 1)) continue;
+        while (last + 1 < LK_MAX_NAMED_HEAD && heads >> (last + 1) & 1) last++;
+        n += (size_t)snprintf(buf + n, cap - n, last > i ? "%s%d-%d" : "%s%d", before, i, last);
+        before = ", ";
+        i = last;
     }
 }
 
-/* "layers 0-3", and the first word of the level's name unless it is the body. */
+/* "layers 0-3 heads 1", and the first word of the level's name unless it is the body. */
 static void print_override_name(const lk_recipe *recipe, const struct lk_override *o, char *buf,
                                 size_t cap) {
     const struct lk_level_spec *level = &recipe->level[o->level];
-    const char *name = level->range == LK_BODY ? "" : level->name, *space = *name ? " " : "";
-    int n = (int)strcspn(name, " ");
+    const char *name = level->range == LK_BODY ? "" : level->name;
+    char layers[32] = "", heads[40];
     if (o->first < 0)
-        snprintf(buf, cap, "layers last %d%s%.*s", -o->first, space, n, name);
+        snprintf(layers, sizeof layers, "layers last %d", -o->first);
     else if (o->first == o->last)
-        snprintf(buf, cap, "layers %d%s%.*s", o->first, space, n, name);
-    else
-        snprintf(buf, cap, "layers %d-%d%s%.*s", o->first, o->last, space, n, name);
+        snprintf(layers, sizeof layers, "layers %d", o->first);
+    else if (o->last >= 0)
+        snprintf(layers, sizeof layers, "layers %d-%d", o->first, o->last);
+    print_heads(o->heads, heads, sizeof heads);
+    snprintf(buf, cap, "%s%s%s%s%.*s", layers, *layers && *heads ? " " : "", heads,
+             *name ? " " : "", (int)strcspn(name, " "), name);
 }
 
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out) {

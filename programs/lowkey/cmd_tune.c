@@ -18,7 +18,7 @@ struct tune_args {
     struct number_list measure_bits;
     const char *check_text, *like, *output, *state, *plot;
     double bits, max_kl;
-    int64_t memory, ctx, chunk, chunks, check_chunks, rounds;
+    int64_t memory, ctx, chunk, chunks, check_chunks, head_groups, rounds;
     bool no_prompt, speed, json;
 };
 
@@ -65,15 +65,21 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->chunks, 1, 1 << 20},
              {0, "check-chunks", "N", "chunks to check on (default 4)", OPT_INT, &a->check_chunks,
               1, 1 << 20},
-             {0, "measure-bits", "N[,N...]", "bits to measure each layer at (default 2)",
+             {0, "head-groups", "N", "head groups of a layer (default 8); 1: heads have equal bits",
+              OPT_INT, &a->head_groups, 1, 8,
+              .man = "KV heads of a layer get their own bits, in up to this many groups of "
+                     "neighbors (default 8). With `1` all heads of a layer have the same bits, "
+                     "and measuring takes less time."},
+             {0, "measure-bits", "N[,N...]", "bits to measure each group at (default 2)",
               OPT_NUMBERS, &a->measure_bits, 1, 8,
-              .man = "Numbers of bits at which each side of each layer is measured, 1 to 6 or 8 "
-                     "(default `2`). The others are interpolated."},
-             {0, "no-prompt", NULL, "measure layers without an exact prompt, in twice the time",
+              .man =
+                  "Numbers of bits at which each side of each head group is measured, 1 to 6 or 8 "
+                  "(default `2`). The others are interpolated."},
+             {0, "no-prompt", NULL, "measure groups without an exact prompt, in twice the time",
               OPT_FLAG, &a->no_prompt, 0, 0,
-              .man = "Measure layers as recipes are measured, without an exact prompt. By default, "
-                     "the first half of a chunk is a prompt while one layer at a time is measured: "
-                     "it is computed once for all layers, which takes half of the time."},
+              .man = "Measure head groups as recipes are measured, without an exact prompt. By "
+                     "default, the first half of a chunk is a prompt while one group at a time is "
+                     "measured: it is computed once for all groups, which takes half of the time."},
              {0, "rounds", "N", "rounds of measuring variants (default 2); 0: none", OPT_INT,
               &a->rounds, 0, 16},
              {'k', "kv", "RECIPE", "compare with it (default best-4, best-3, best-2)", OPT_TEXTS,
@@ -145,7 +151,7 @@ static int fail_step(const struct tune_args *a, const lk_err *err) {
 static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress *progress,
                        uint64_t max_bytes, const lk_recipe *like, lk_tuned *tuned) {
     lk_err err = {0};
-    *progress = progress_start("measuring layers");
+    *progress = progress_start("measuring heads");
     lk_status status = lk_tune_measure(tune, &err);
     progress_end(progress);
     if (!status) {
@@ -200,7 +206,7 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
     lk_tune *tune = NULL;
     lk_tuned tuned = {0};
     lk_recipe *like = NULL;
-    struct progress progress = progress_start("measuring layers");
+    struct progress progress = progress_start("measuring heads");
     int32_t bits[MAX_LIST];
     uint64_t max_bytes = 0;
     for (size_t i = 0; i < a->measure_bits.n; i++) bits[i] = (int32_t)a->measure_bits.item[i];
@@ -209,6 +215,7 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
                          .n_chunk = (int32_t)a->chunks,
                          .bits = bits,
                          .n_bits = a->measure_bits.n,
+                         .max_groups = (int32_t)a->head_groups,
                          .n_round = a->rounds ? (int32_t)a->rounds : -1,
                          .no_prompt = a->no_prompt,
                          .fast = a->speed,

@@ -144,8 +144,9 @@ struct plain_cache *plain_cache_copy(const struct plain_cache *from) {
                 int n_part = x->n_block * x->n_part;
                 y->block = n_part ? malloc((size_t)n_part * sizeof *y->block) : NULL;
                 for (int p = 0; p < n_part; p++) {
-                    size_t bytes = lk_codec_head_bytes(&x->codec, (enum lk_side)side,
-                                                       x->rank[p % x->n_part], x->block_rows);
+                    size_t bytes =
+                        lk_codec_head_bytes(&x->of_part[p % x->n_part], (enum lk_side)side,
+                                            x->rank[p % x->n_part], x->block_rows);
                     y->block[p] = aligned_alloc(64, (bytes + 63) / 64 * 64);
                     memcpy(y->block[p], x->block[p], bytes);
                 }

@@ -84,7 +84,8 @@ struct plain_row {
 
 /* A level, restated from the recipe. */
 struct plain_level {
-    struct lk_codec codec;
+    struct lk_codec codec;                   /* of most parts */
+    struct lk_codec of_part[PLAIN_MAX_PART]; /* of each part: bits and codebooks may differ */
     bool is_sink, shift;
     int block_rows; /* rows that are packed together */
     int batch;      /* rows that leave at a time; 0: none leaves */

@@ -62,7 +62,7 @@ static void reconstruct(const struct plain_cache *c, int layer, const struct pla
 static struct lk_part part_of(const struct plain_cache *c, int layer, int side,
                               const struct plain_level *level, int part) {
     const struct plain_engine *engine = &c->set->engine;
-    struct lk_part p = {.codec = &level->codec,
+    struct lk_part p = {.codec = &level->of_part[part],
                         .side = (enum lk_side)side,
                         .d_head = level->rank[part],
                         .block_rows = level->block_rows};
@@ -115,9 +115,9 @@ static void quantize(struct plain_cache *c, int layer, int side, struct plain_le
         return;
     }
     struct lk_part p = part_of(c, layer, side, level, part);
-    bool alone = lk_codec_row_wise(&level->codec, p.side);
+    bool alone = lk_codec_row_wise(p.codec, p.side);
     int step = alone ? 1 : level->block_rows;
-    size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
+    size_t bytes = lk_codec_head_bytes(p.codec, p.side, d, level->block_rows);
     char *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
     float *x = malloc((size_t)step * d * sizeof *x);
     for (int t = 0; t + step <= n; t += step) {
@@ -178,7 +178,7 @@ static void quantize_again(struct plain_cache *c, int layer, int side, struct pl
         return;
     }
     struct lk_part p = part_of(c, layer, side, level, part);
-    size_t bytes = lk_codec_head_bytes(&level->codec, p.side, d, level->block_rows);
+    size_t bytes = lk_codec_head_bytes(p.codec, p.side, d, level->block_rows);
     char *alone = NULL, *block = NULL;
     int row = at % level->block_rows;
     float y[LK_MAX_D_HEAD];

@@ -18,12 +18,25 @@ static struct lk_level_spec spec_of(const struct lk_recipe *recipe, int i, int l
     struct lk_level_spec spec = recipe->level[i];
     for (int j = 0; j < recipe->n_override; j++) {
         const struct lk_override *o = &recipe->override[j];
-        if (o->level != i || !names_layer(o, layer, n_layer)) continue;
+        if (o->level != i || o->heads || !names_layer(o, layer, n_layer)) continue;
         spec.k = o->k;
         spec.v = o->v;
         if (o->limit.policy.kind != LK_POLICY_NONE) spec.limit = o->limit;
     }
     return spec;
+}
+
+/* The codec of a KV head: the last part of the recipe that names it counts. */
+static struct lk_codec codec_of_head(const struct lk_recipe *recipe, int i, int layer, int n_layer,
+                                     int side, int head) {
+    struct lk_codec codec = side == LK_K ? recipe->level[i].k : recipe->level[i].v;
+    for (int j = 0; j < recipe->n_override; j++) {
+        const struct lk_override *o = &recipe->override[j];
+        bool named = o->heads == 0 || (o->heads >> head & 1);
+        if (o->level == i && named && names_layer(o, layer, n_layer))
+            codec = side == LK_K ? o->k : o->v;
+    }
+    return codec;
 }
 
 static bool keeps_nothing(const struct lk_limit *limit) {
@@ -134,6 +147,10 @@ int plain_levels(const struct plain_setting *set, int layer, int side, struct pl
             level->batch = one ? 1 : max_int(32, older->block_rows);
         }
         set_parts(set, layer, side, level);
+        for (int part = 0; part < level->n_part; part++)
+            level->of_part[part] =
+                level->basis ? level->codec
+                             : codec_of_head(recipe, i, layer, set->model->n_layer, side, part);
         n++;
     }
     /* What is not f16 gets rows in batches. K and V that move together both wait for them. If the
@@ -154,6 +171,7 @@ int plain_levels(const struct plain_setting *set, int layer, int side, struct pl
         out[n].codec = codec;
     }
     set_parts(set, layer, side, &out[n]);
+    for (int part = 0; part < out[n].n_part; part++) out[n].of_part[part] = out[n].codec;
     return n + 1;
 }
 

@@ -117,6 +117,15 @@ static void random_codecs(struct random *r, const struct plan *plan, struct newe
     random_codec(r, plan, LK_V, &newer[LK_V], text, size);
 }
 
+/* Codecs of some heads: those of the body, with fewer bits if they are rot. */
+static void random_heads(struct random *r, const char *codecs, int n_head_kv, char *text) {
+    int head = random_int(r, 0, n_head_kv - 1);
+    append(text, MAX_PART, chance(r, 50) ? "heads %d: %s" : "layers last 1 heads %d: %s", head,
+           codecs);
+    for (char *at = strchr(text, ':'); (at = strstr(at, "rot")); at += 4)
+        at[3] = (char)('0' + random_int(r, 1, at[3] - '0'));
+}
+
 static void random_keep(struct random *r, char *text, size_t size) {
     static const char *const policy[] = {"newest",    "random", "h2o",
                                          "h2o(mean)", "tova",   "tova(apart)"};
@@ -192,7 +201,8 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
             random_window_layers(r, &plan, window ? "window" : "recent", before, newer,
                                  out->part[out->n++]);
     }
-    if (body > 1 && chance(r, 30)) {
+    bool layers = body > 1 && chance(r, 30);
+    if (layers) {
         struct newer older[2] = {newer[0], newer[1]};
         char *text = out->part[out->n++];
         static const char *const list[] = {"first 1", "last 1", "0", "1-1", "0, last 1"};
@@ -216,7 +226,11 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
         else
             append(text, MAX_PART, "body");
         append(text, MAX_PART, ": ");
+        size_t codecs = strlen(text);
         random_codecs(r, &plan, newer, text, MAX_PART);
+        bool latents = newer[LK_K].latent || newer[LK_V].latent;
+        if (!layers && !latents && chance(r, 50))
+            random_heads(r, text + codecs, m->n_head_kv, out->part[out->n++]);
     }
     if (n_sink) random_sink(r, &plan, body <= 1 && chance(r, 40), out->part[out->n++], MAX_PART);
     if (chance(r, 25)) append(out->part[out->n++], MAX_PART, "eager");

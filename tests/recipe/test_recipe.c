@@ -104,7 +104,46 @@ static void layers_have_a_maximum_of_groups(void **state) {
     lk_recipe_free(parsed(text));
     memcpy(text + len - 1, ",3:f16", 7);
     assert_int_equal(lk_recipe_parse(&r, text, &err), LK_E_FORMAT);
-    assert_non_null(strstr(err.msg, "more than 256 groups of layers"));
+    assert_non_null(strstr(err.msg, "more than 512 groups of layers"));
+}
+
+static void heads_have_their_own_codecs(void **state) {
+    (void)state;
+    struct lk_level_spec level[LK_MAX_LEVEL];
+    lk_recipe_level shown;
+    lk_recipe *r = parsed("body: rot2; heads 5: k=rot3 v=rot2; layers 1-2 heads 0, 2-3: rot1; "
+                          "layers 2 heads 3: k=rot2 v=rot4; layers 4: rot3; window 32: rot4; "
+                          "layers last 1 heads 63 window: rot5");
+    assert_true(lk_recipe_levels(r, 0, 8, level));
+    assert_int_equal(level[0].n_head_codecs, 1);
+    assert_int_equal(lk_recipe_head_codec(level, LK_K, 5)->bits, 3);
+    assert_int_equal(lk_recipe_head_codec(level, LK_K, 4)->bits, 2);
+    lk_recipe_levels(r, 2, 8, level);
+    const uint8_t k[] = {1, 2, 1, 2, 2, 3}, v[] = {1, 2, 1, 4, 2, 2};
+    for (int head = 0; head < 6; head++) {
+        assert_int_equal(lk_recipe_head_codec(level, LK_K, head)->bits, k[head]);
+        assert_int_equal(lk_recipe_head_codec(level, LK_V, head)->bits, v[head]);
+    }
+    lk_recipe_levels(r, 4, 8, level); /* a part of the whole layer replaces earlier ones of heads */
+    assert_int_equal(level[0].n_head_codecs, 0);
+    lk_recipe_levels(r, 7, 8, level);
+    assert_int_equal(lk_recipe_head_codec(&level[1], LK_K, 63)->bits, 5);
+    assert_int_equal(lk_recipe_head_codec(&level[1], LK_K, 62)->bits, 4);
+    const char *name[] = {"heads 5", "layers 1-2 heads 0, 2-3", "layers 2 heads 3", "layers 4",
+                          "layers last 1 heads 63 window"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        assert_true(lk_recipe_get_level(r, (size_t)r->n_level + i, &shown));
+        assert_string_equal(shown.name, name[i]);
+    }
+    lk_recipe_free(r);
+    char text[2048] = "body: rot8", *end = text + strlen(text);
+    for (int head = 0; head < 60; head++) /* 8 pairs of codecs */
+        end += sprintf(end, "; heads %d: k=rot%d v=rot%d", head, 1 + head % 2, 1 + head % 8);
+    lk_recipe_free(parsed(text));
+    sprintf(end, "; layers 3 heads 60: rot7");
+    lk_err err = {0};
+    assert_int_equal(lk_recipe_parse(&r, text, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "the heads of layer 3 have more than 9 different codecs"));
 }
 
 static void layers_override_a_window(void **state) {
@@ -354,8 +393,15 @@ static void errors_show_their_place(void **state) {
         {"all: rot3; window 64: f16", "column 12:", "leaves no tokens for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves no tokens"},
         {"sink 4: f16; rot3", "column 14:",
-         "expected sink, body, keep, all, recent, window, residual, layers, absorb, eager or "
-         "skip, found 'rot3'"},
+         "expected sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager "
+         "or skip, found 'rot3'"},
+        {"body: rot4; heads 64: rot3", "column 19:", "expected a KV head from 0 to 63"},
+        {"body: rot4; layers 2 heads 3-1: rot3", "column 28:", "heads 3-1 are in reverse order"},
+        {"body: rot4; heads 1: kivi2", "column 13:", "only bits and codebooks may differ"},
+        {"body: rot4; heads 1: k=rot4(nosigma) v=rot4", "column 13:", "K of some heads uses"},
+        {"body: rot4; heads 1: keep 9 by h2o: rot4", "column 22:", "or a codec"},
+        {"body: latent; heads 1: rot4", "column 15:", "latents belong to groups of heads"},
+        {"body: rot2; heads 1: rot3; window 9: rot2", "column 13:", "'heads' stores K in 3 bits"},
         {"body: int8; window 64: rot4", "column 1:",
          "'body' stores K in 8 bits, but its rows come from 'window 64', which has only 4 bits"},
         {"body: k=rot2 v=rot4; window 64: k=rot3 v=rot3", "column 1:", "stores V in 4 bits"},
@@ -594,6 +640,7 @@ int main(void) {
         cmocka_unit_test(options_override_the_side),
         cmocka_unit_test(layers_override_the_body),
         cmocka_unit_test(layers_have_a_maximum_of_groups),
+        cmocka_unit_test(heads_have_their_own_codecs),
         cmocka_unit_test(layers_override_a_window),
         cmocka_unit_test(spellings_are_equivalent),
         cmocka_unit_test(presets_are_recipes),
