@@ -512,6 +512,8 @@ typedef struct {
     int32_t n_ctx;       /* tokens of a session whose bytes count; 0: the same as `chunk` */
     int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024 */
     int32_t n_chunk;     /* chunks to measure on, spread over the text; 0: 2 */
+    int32_t n_scored;    /* predictions that are scored, at the end of a chunk, after a prompt; 0:
+                             those of the second half, without a prompt but for single groups */
     const int32_t *bits; /* [n_bits] numbers of bits to measure at: 1 to 6 or 8, increasing */
     size_t n_bits;       /* at most 6; 0: {2} */
     int32_t max_groups;  /* head groups of a layer, at most 8; 0: 8; 1: all heads have equal bits */

@@ -6,12 +6,13 @@
 
 #include <string.h>
 
-enum { MAX_GROUP = 12 };
+enum { MAX_GROUP = 32 };
 
 struct lk_measure_text lk_measure_text_of(const int32_t *tok, size_t n_tok, int32_t chunk,
-                                          bool prompt) {
-    struct lk_measure_text text = {.tok = tok, .n_tok = n_tok, .chunk = chunk, .prompt = prompt};
-    const int32_t how[2] = {chunk, prompt};
+                                          int32_t n_scored, bool prompt) {
+    struct lk_measure_text text = {
+        .tok = tok, .n_tok = n_tok, .chunk = chunk, .n_scored = n_scored, .prompt = prompt};
+    const int32_t how[3] = {chunk, prompt, n_scored};
     text.n_tok -= n_tok % (size_t)chunk;
     text.id = lk_fnv1a(LK_FNV1A_INIT, how, sizeof how);
     text.id = lk_fnv1a(text.id, tok, text.n_tok * sizeof *tok);
@@ -58,8 +59,11 @@ static bool is_in_group(const struct group *g, const char *text) {
 
 static lk_status measure_group(struct group *g, const struct lk_measure_text *text, lk_err *err) {
     lk_compare_result result[MAX_GROUP];
-    lk_compare_opts opts = {
-        .n_ctx = text->chunk, .prompt = text->prompt, .progress = group_progress, .user = g};
+    lk_compare_opts opts = {.n_ctx = text->chunk,
+                            .n_scored = text->n_scored,
+                            .prompt = text->prompt,
+                            .progress = group_progress,
+                            .user = g};
     if (g->n == 0) return LK_OK;
     lk_status status = lk_compare(g->m->model, (const lk_recipe *const *)g->recipe, g->n, text->tok,
                                   text->n_tok, &opts, result, err);

@@ -12,13 +12,14 @@
 struct lk_measure_text {
     const int32_t *tok; /* [n_tok], borrowed: whole chunks */
     size_t n_tok;
-    int32_t chunk; /* tokens per chunk */
-    bool prompt;   /* the first half of a chunk is a prompt (lk_compare_opts) */
-    uint64_t id;   /* hash of all of this */
+    int32_t chunk;    /* tokens per chunk */
+    int32_t n_scored; /* predictions of a chunk (lk_compare_opts) */
+    bool prompt;      /* what precedes them is a prompt (lk_compare_opts) */
+    uint64_t id;      /* hash of all of this */
 };
 
 struct lk_measure_text lk_measure_text_of(const int32_t *tok, size_t n_tok, int32_t chunk,
-                                          bool prompt);
+                                          int32_t n_scored, bool prompt);
 
 /* Who measures. */
 struct lk_measure {

@@ -43,6 +43,9 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
                        LK_MAX_CTX);
     if (o->max_groups < 1 || o->max_groups > LK_TUNE_MAX_GROUP)
         return lk_fail(err, LK_E_ARG, "a layer can have 1 to %d head groups", LK_TUNE_MAX_GROUP);
+    if (o->n_scored < 0 || o->n_scored >= o->chunk)
+        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk of %d tokens cannot be scored",
+                       o->n_scored, o->chunk);
     if (o->n_bits > LK_TUNE_MAX_PROBE)
         return lk_fail(err, LK_E_ARG, "at most %d numbers of bits can be measured",
                        LK_TUNE_MAX_PROBE);
@@ -59,6 +62,11 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
                        "fewer chunks",
                        n_tok, o->n_chunk, o->chunk);
     return LK_OK;
+}
+
+static struct lk_measure_text text_of(const struct lk_tune *t, const int32_t *tok, size_t n_tok,
+                                      bool prompt) {
+    return lk_measure_text_of(tok, n_tok, t->opts.chunk, t->opts.n_scored, prompt);
 }
 
 /* What all results of a state share. */
@@ -114,8 +122,9 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
         size_t chunk = (size_t)t->opts.chunk, n = (size_t)t->opts.n_chunk, n_have = n_tok / chunk;
         for (size_t i = 0; i < n; i++)
             memcpy(t->tok + i * chunk, tok + i * n_have / n * chunk, chunk * sizeof *tok);
-        t->prompt = lk_measure_text_of(t->tok, t->n_tok, t->opts.chunk, !t->opts.no_prompt);
-        t->steps = lk_measure_text_of(t->tok, t->n_tok, t->opts.chunk, false);
+        bool prompt = !t->opts.no_prompt;
+        t->probes = text_of(t, t->tok, t->n_tok, prompt);
+        t->recipes = text_of(t, t->tok, t->n_tok, prompt && t->opts.n_scored);
         status = count_costs(t, err);
     }
     if (status == LK_OK) status = lk_tune_log_open(&t->log, t->opts.state, hash_run(model), err);
@@ -206,13 +215,13 @@ static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
         for (int side = 0; side < 2; side++)
             for (size_t i = 0; i < t->opts.n_bits; i++)
                 probe[side][i] =
-                    lk_tune_measured_kl(t, &t->prompt, &recipe[probe_at(t, group, side, i)]);
+                    lk_tune_measured_kl(t, &t->probes, &recipe[probe_at(t, group, side, i)]);
         lk_tune_fill_kl(t->loss.kl[group], t->bits, t->opts.n_bits, probe, t->loss.trellis);
     }
     for (int side = 0; side < 2; side++) {
-        double all = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, 0)]);
+        double all = lk_tune_measured_kl(t, &t->probes, &recipe[age_probe_at(t, side, 0)]);
         for (int i = 1; i < LK_TUNE_N_RECENT; i++) {
-            double rest = lk_tune_measured_kl(t, &t->prompt, &recipe[age_probe_at(t, side, i)]);
+            double rest = lk_tune_measured_kl(t, &t->probes, &recipe[age_probe_at(t, side, i)]);
             double share = all > 0 ? 1 - rest / all : lk_tune_recent_at[i] / 100.0;
             t->loss.share[side][i] = fmin(fmax(share, min_share), max_share);
         }
@@ -226,7 +235,7 @@ lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
     struct lk_measure measure = lk_tune_measure_of(t);
     if (!recipe) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n);
     print_probes(t, recipe);
-    lk_status status = lk_measure_set(&measure, &t->prompt, recipe, n, err);
+    lk_status status = lk_measure_set(&measure, &t->probes, recipe, n, err);
     if (status == LK_OK) fit_loss(t, recipe);
     for (size_t i = 0; i < n; i++) lk_buf_free(&recipe[i]);
     lk_release(&t->ledger, LK_FOR_OTHER, recipe, n * sizeof *recipe);
@@ -247,7 +256,7 @@ double lk_tune_kl(const lk_tune *t, int32_t layer, int side, int bits) {
 static lk_status make_result(const struct lk_tune_search *s, size_t i, lk_tuned *out, lk_err *err) {
     lk_tuned tuned = {.estimate = s->at[i].estimate};
     lk_session_opts opts = {.n_ctx = s->t->opts.n_ctx};
-    tuned.measured = *lk_tune_log_find(&s->t->log, s->t->steps.id, s->at[i].text.at);
+    tuned.measured = *lk_tune_log_find(&s->t->log, s->t->recipes.id, s->at[i].text.at);
     lk_status status = lk_recipe_parse(&tuned.recipe, s->at[i].text.at, err);
     if (status == LK_OK) status = lk_plan_make(s->t->model, tuned.recipe, &opts, &tuned.plan, err);
     if (status != LK_OK) {
@@ -284,9 +293,9 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
     lk_buf_append_str(&text, lk_recipe_text(like));
     lk_status status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
     if (status == LK_OK && measured) {
-        status = lk_measure_set(&measure, &t->steps, &text, 1, err);
+        status = lk_measure_set(&measure, &t->recipes, &text, 1, err);
         if (status == LK_OK)
-            limit = lk_tune_log_find(&t->log, t->steps.id, text.at)->bytes_per_token;
+            limit = lk_tune_log_find(&t->log, t->recipes.id, text.at)->bytes_per_token;
     }
     lk_buf_free(&text);
     for (int i = 0; status == LK_OK && !found && i < ATTEMPTS; i++) {
@@ -390,7 +399,7 @@ lk_status lk_tune_check(lk_tune *t, const lk_recipe *const *recipe, size_t n_rec
         return lk_fail(err, LK_E_ARG, "the text has %zu tokens, less than one chunk of %zu", n_tok,
                        chunk);
     if (n_chunk > 0 && n_tok / chunk > (size_t)n_chunk) n_tok = (size_t)n_chunk * chunk;
-    struct lk_measure_text text = lk_measure_text_of(tok, n_tok, t->opts.chunk, false);
+    struct lk_measure_text text = text_of(t, tok, n_tok, t->recipes.prompt);
     struct lk_measure measure = lk_tune_measure_of(t);
     struct lk_buf *name = lk_alloc(&t->ledger, LK_FOR_OTHER, n_recipe * sizeof *name);
     if (!name) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n_recipe);

@@ -126,13 +126,13 @@ static lk_status measure_candidates(struct lk_tune_search *s, lk_err *err) {
     struct lk_measure measure = lk_tune_measure_of(s->t);
     struct lk_buf text[LK_TUNE_MAX_CANDIDATE]; /* borrowed */
     for (size_t i = 0; i < s->n; i++) text[i] = s->at[i].text;
-    return lk_measure_set(&measure, &s->t->steps, text, s->n, err);
+    return lk_measure_set(&measure, &s->t->recipes, text, s->n, err);
 }
 
 /* INFINITY if the candidate is too large. */
 static double candidate_kl(const struct lk_tune_search *s, size_t i) {
     const lk_compare_result *r =
-        lk_tune_log_find(&s->t->log, s->t->steps.id, lk_buf_cstr(&s->at[i].text));
+        lk_tune_log_find(&s->t->log, s->t->recipes.id, lk_buf_cstr(&s->at[i].text));
     bool fits = s->max_per_token <= 0 || r->bytes_per_token <= s->max_per_token;
     return fits ? r->kl_mean : INFINITY;
 }

@@ -14,7 +14,7 @@ struct lk_tune {
     int32_t *tok; /* [n_chunk][chunk] */
     size_t n_tok;
     struct lk_tune_log log;
-    struct lk_measure_text prompt, steps; /* of tok: for one layer at a time, and for recipes */
+    struct lk_measure_text probes, recipes; /* of tok: for one group at a time, and for recipes */
     struct lk_tune_model loss;
     struct lk_tune_cost cost[LK_TUNE_N_RECENT];
     bool measured;

@@ -88,6 +88,7 @@ static int list_presets(void) {
           "  residual N          KIVI's buffer\n"
           "  layers LIST         other codecs for the body in some layers, another 'keep N by\n"
           "                      POLICY', or 'none'; 'layers LIST recent': for that level\n"
+          "  heads LIST          other bits for some KV heads; 'layers LIST heads LIST'\n"
           "  eager               rows are projected and encoded before any query attends\n"
           "  skip v SHARE        tiles of V that get little attention are not read\n"
           "  read N%             decoding reads the N% of tiles that promise most attention;\n"

@@ -18,7 +18,7 @@ struct tune_args {
     struct number_list measure_bits;
     const char *check_text, *like, *output, *state, *plot;
     double bits, max_kl;
-    int64_t memory, ctx, chunk, chunks, check_chunks, head_groups, rounds;
+    int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, measure_memory, rounds;
     bool no_prompt, speed, json;
 };
 
@@ -59,8 +59,14 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         {"How to measure",
          {
-             {0, "chunk", "N", "tokens per chunk; its second half is scored (default 1024)",
-              OPT_INT, &a->chunk, 4, MAX_TOKENS},
+             {0, "chunk", "N", "tokens per chunk (default 1024)", OPT_INT, &a->chunk, 4,
+              MAX_TOKENS},
+             {0, "score", "N",
+              "predictions that are scored, at the end of a chunk (default: its second half)",
+              OPT_INT, &a->score, 1, MAX_TOKENS,
+              .man = "Predictions that are scored, at the end of a chunk (default: those of its "
+                     "second half). What precedes them is a prompt, which is computed once for "
+                     "many recipes: the way to tune at long contexts."},
              {0, "chunks", "N", "chunks to tune on, spread over the texts (default 2)", OPT_INT,
               &a->chunks, 1, 1 << 20},
              {0, "check-chunks", "N", "chunks to check on (default 4)", OPT_INT, &a->check_chunks,
@@ -82,6 +88,10 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "measured: it is computed once for all groups, which takes half of the time."},
              {0, "rounds", "N", "rounds of measuring variants (default 2); 0: none", OPT_INT,
               &a->rounds, 0, 16},
+             {0, "measure-memory", "MIB", "for the caches measured at a time (default 768)",
+              OPT_INT, &a->measure_memory, 1, 1 << 24,
+              .man = "Memory for the caches that are measured at a time (default 768). With more "
+                     "of it, a prompt is computed for more recipes at once."},
              {'k', "kv", "RECIPE", "compare with it (default best-4, best-3, best-2)", OPT_TEXTS,
               &a->kv, 0, 0},
              {0, "state", "FILE", "what is measured so far (default: OUTPUT.state)", OPT_TEXT,
@@ -213,6 +223,8 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
     lk_tune_opts opts = {.n_ctx = (int32_t)a->ctx,
                          .chunk = (int32_t)a->chunk,
                          .n_chunk = (int32_t)a->chunks,
+                         .n_scored = (int32_t)a->score,
+                         .max_bytes = (uint64_t)a->measure_memory << 20,
                          .bits = bits,
                          .n_bits = a->measure_bits.n,
                          .max_groups = (int32_t)a->head_groups,

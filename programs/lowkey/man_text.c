@@ -48,6 +48,10 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "or `I-J`, separated by commas. Layers count from 0. `layers LIST recent` and `layers "
           "LIST "
           "window` do the same for the level of that name."},
+         {"`heads LIST`, `layers LIST heads LIST`",
+          "Other bits or another codebook for some KV heads, in all layers or in some. The list "
+          "contains `I` or `I-J`, separated by commas. Heads count from 0. The heads of a layer "
+          "have codecs of one kind. `recent` and `window` may follow, as after `layers`."},
          {"`eager`",
           "Without codecs. Rows are projected and encoded before any query attends to them, those "
           "of a prompt too. Without it, a prompt attends to exact rows and is encoded afterwards."},

@@ -38,6 +38,7 @@ static const char *const more_recipes[] = {
     "sink 4: f16; body: k=latent(pre)+kivi4 v=latent; recent 32: k=latent100%(pre) v=latent100%",
     "sink 4: f16; body: k=rot3 v=rot2; recent 64: rot4; window 32: f16; read 20%",
     "all: k=f16(landmarks) v=f16; read 10% outliers 2",
+    "body: k=rot4 v=rot3; heads 0: k=rot2 v=rot3(trellis); window 32: f16",
     NULL};
 
 static const char *recipe_text(size_t i) {
@@ -412,6 +413,26 @@ static void test_sidecars_are_compared(void **state) {
     lk_model_free(model), lk_model_free(other), lk_model_free(none);
 }
 
+/* The same bytes, but of other heads. */
+static void test_heads_are_compared(void **state) {
+    (void)state;
+    static const char *const text[] = {"body: rot4; heads 0: rot3; window 32: f16",
+                                       "body: rot4; heads 1: rot3; window 32: f16"};
+    lk_model *model = open_preset("llama", CTX, 1);
+    assert_true(model->net->hp.n_head_kv > 1);
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 5);
+    lk_recipe *recipe;
+    lk_session *session = open_session(model, text[0], CTX, &recipe);
+    assert_int_equal(lk_session_sync(session, tok, 300, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_save(session, NULL, path, NULL), LK_OK);
+    expect_load(model, text[0], NULL);
+    expect_load(model, text[1], "another recipe");
+    lk_session_free(session);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 int main(void) {
     int fd = mkstemp(path);
     if (fd < 0) return 1;
@@ -424,6 +445,7 @@ int main(void) {
         cmocka_unit_test(test_damage_is_rejected),
         cmocka_unit_test(test_load_without_memory),
         cmocka_unit_test(test_sidecars_are_compared),
+        cmocka_unit_test(test_heads_are_compared),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

@@ -22,6 +22,7 @@ bad 'less than one chunk' tune --text text --bits 3 --chunk 4k --chunks 1
 bad 'less than 99 chunks' tune --text text --bits 3 --chunk 320 --chunks 99
 bad 'too few' tune --text text --bits 0.6 --chunk 320 --chunks 1
 bad 'in increasing order' tune --text text --bits 3 --chunk 320 --measure-bits 3,2
+bad 'cannot be scored' tune --text text --bits 3 --chunk 320 --chunks 1 --score 320
 
 options=(-t 1 --text text --chunk 320 --chunks 1 --check-chunks 1 --rounds 1)
 good tune "${options[@]}" --like best-3 -o tuned.recipe --plot tuned.svg

@@ -123,6 +123,58 @@ static void results_are_measured(void **state) {
     lk_model_free(model);
 }
 
+/* The same, if only the last predictions are scored, after a prompt. */
+static void last_predictions_are_scored(void **state) {
+    (void)state;
+    enum { N_SCORED = 20 };
+    lk_model *model = open_preset("qwen2", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 8);
+    lk_tune_opts opts = opts_with(NULL, NULL);
+    lk_tune *tune = NULL;
+    lk_tuned tuned;
+    lk_compare_result checked, again;
+    lk_compare_opts compare = {.n_ctx = CHUNK, .n_chunk = 2, .n_scored = N_SCORED, .prompt = true};
+    opts.n_scored = CHUNK;
+    assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_E_ARG);
+    opts.n_scored = N_SCORED;
+    assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_OK);
+    assert_int_equal(lk_tune_measure(tune, NULL), LK_OK);
+    assert_int_equal(lk_tune_solve(tune, bytes_of(model, "best-3"), &tuned, NULL), LK_OK);
+    assert_int_equal(tuned.measured.n_scored, 2 * N_SCORED);
+    const lk_recipe *recipe = tuned.recipe;
+    assert_int_equal(lk_tune_check(tune, &recipe, 1, tok, N_TOK, 2, &checked, NULL), LK_OK);
+    assert_int_equal(lk_compare(model, &recipe, 1, tok, N_TOK, &compare, &again, NULL), LK_OK);
+    assert_true(checked.kl_mean > 0 && checked.kl_mean == again.kl_mean);
+    assert_int_equal(checked.n_scored, 2 * N_SCORED);
+    lk_tune_free(tune);
+    lk_recipe_free(tuned.recipe);
+    lk_model_free(model);
+}
+
+/* Heads get their own bits, unless they are one group. */
+static void heads_have_their_own_bits(void **state) {
+    (void)state;
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 9);
+    for (int groups = 0; groups < 2; groups++) {
+        lk_tune_opts opts = opts_with(NULL, NULL);
+        lk_tune *tune = NULL;
+        lk_tuned tuned;
+        opts.n_round = -1;
+        opts.max_groups = groups;
+        assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_OK);
+        assert_int_equal(lk_tune_measure(tune, NULL), LK_OK);
+        assert_int_equal(lk_tune_solve(tune, bytes_of(model, "best-3"), &tuned, NULL), LK_OK);
+        assert_int_equal(strstr(lk_recipe_text(tuned.recipe), "heads") != NULL, groups == 0);
+        assert_true(tuned.plan.cache_bytes <= bytes_of(model, "best-3"));
+        lk_tune_free(tune);
+        lk_recipe_free(tuned.recipe);
+    }
+    lk_model_free(model);
+}
+
 static void interrupted_runs_continue(void **state) {
     (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
@@ -225,6 +277,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
+        cmocka_unit_test(last_predictions_are_scored),
+        cmocka_unit_test(heads_have_their_own_bits),
         cmocka_unit_test(interrupted_runs_continue),
         cmocka_unit_test(fast_recipes_have_no_trellis),
         cmocka_unit_test(finds_a_recipe_for_a_loss),
