@@ -145,6 +145,29 @@ static lk_status check_heads(const struct lk_level_spec *level, int n_level,
     return LK_OK;
 }
 
+/* A body with a limit replaces rows in place. */
+static lk_status check_replaceable(const struct lk_scan *scan, const struct lk_limit *limit,
+                                   const struct lk_codec *k, const struct lk_codec *v, size_t at) {
+    if (limit->policy.kind == LK_POLICY_NONE) return LK_OK;
+    for (int side = LK_K; side <= LK_V; side++)
+        if (!lk_codec_can_replace(side == LK_K ? k : v, side))
+            return lk_scan_fail(scan, at, false,
+                                "this codec packs the %ss of several tokens together, so single "
+                                "rows cannot be replaced: use another one",
+                                side_name(side));
+    return LK_OK;
+}
+
+/* The same for all heads of a layer. */
+static lk_status check_heads_replaceable(const struct lk_scan *scan,
+                                         const struct lk_level_spec *level, size_t at) {
+    lk_status status = check_replaceable(scan, &level->limit, &level->k, &level->v, at);
+    for (int i = 0; !status && i < level->n_head_codecs; i++)
+        status = check_replaceable(scan, &level->limit, &level->head_codecs[i].k,
+                                   &level->head_codecs[i].v, at);
+    return status;
+}
+
 /* The same for all levels of every layer that the recipe names. Layers that are counted from the
  * end are taken for the last ones of a model with more layers than a recipe can name. */
 static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_scan *scan,
@@ -168,6 +191,7 @@ static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_sc
                                 "the heads of layer %d have more than %d different codecs", layer,
                                 LK_MAX_HEAD_CODECS + 1);
         status = check_heads(level, recipe->n_level, scan, at->override[last]);
+        if (!status) status = check_heads_replaceable(scan, &level[body], at->override[last]);
         for (int i = body; !status && i < recipe->n_level; i++)
             status = check_aging(level, recipe->n_level, scan, at, i, at->override[last],
                                  i != body                      ? level[i].name
@@ -175,19 +199,6 @@ static lk_status check_layers(const struct lk_recipe *recipe, const struct lk_sc
                                                                 : "layers");
     }
     return status;
-}
-
-/* A body with a limit replaces rows in place. */
-static lk_status check_replaceable(const struct lk_scan *scan, const struct lk_limit *limit,
-                                   const struct lk_codec *k, const struct lk_codec *v, size_t at) {
-    if (limit->policy.kind == LK_POLICY_NONE) return LK_OK;
-    for (int side = LK_K; side <= LK_V; side++)
-        if (!lk_codec_can_replace(side == LK_K ? k : v, side))
-            return lk_scan_fail(scan, at, false,
-                                "this codec packs the %ss of several tokens together, so single "
-                                "rows cannot be replaced: use another one",
-                                side_name(side));
-    return LK_OK;
 }
 
 /* The features of a recipe, and where it says so. */
@@ -300,9 +311,6 @@ static lk_status check_eviction(const struct lk_recipe *recipe, const struct lk_
     for (int i = 0; i < recipe->n_override && !status; i++) {
         const struct lk_override *o = &recipe->override[i];
         if (o->level != body) continue;
-        bool has_limit = o->limit.policy.kind != LK_POLICY_NONE;
-        status = check_replaceable(scan, has_limit ? &o->limit : &level->limit, &o->k, &o->v,
-                                   at->override[i]);
         if (!none && lk_limit_is_zero(&o->limit)) none_at = at->override[i];
         none |= lk_limit_is_zero(&o->limit);
     }

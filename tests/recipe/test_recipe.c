@@ -400,6 +400,11 @@ static void errors_show_their_place(void **state) {
         {"body: rot4; heads 1: kivi2", "column 13:", "only bits and codebooks may differ"},
         {"body: rot4; heads 1: k=rot4(nosigma) v=rot4", "column 13:", "K of some heads uses"},
         {"body: rot4; heads 1: keep 9 by h2o: rot4", "column 22:", "or a codec"},
+        {"body: rot4; layers 1: keep 9 by h2o: rot4; layers 1 heads 0: rot3(trellis); window 9: "
+         "f16",
+         "column 51:", "single rows cannot be replaced"},
+        {"body: rot4; layers 1: keep 9 by h2o: rot4; layers 1: rot3(trellis); window 9: f16",
+         "column 51:", "single rows cannot be replaced"},
         {"body: latent; heads 1: rot4", "column 15:", "latents belong to groups of heads"},
         {"body: rot2; heads 1: rot3; window 9: rot2", "column 13:", "'heads' stores K in 3 bits"},
         {"body: int8; window 64: rot4", "column 1:",
