@@ -31,7 +31,7 @@ enum { TEXT_TOKENS = 2048, DEPTH_MOST = 1 << 24 };
 
 /* One row of the result. */
 struct row {
-    const char *kv;
+    const char *kv, *name; /* its text; how tables call it */
     lk_bench_result r;
 };
 
@@ -139,8 +139,7 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
     for (size_t k = 0; k < recipes->n; k++) {
         lk_err err = {0};
         lk_bench_result result[MAX_LIST];
-        char *what = xasprintf("measuring %s (%zu of %zu)", lk_recipe_text(recipes->item[k]), k + 1,
-                               recipes->n);
+        char *what = xasprintf("measuring %s (%zu of %zu)", recipes->name[k], k + 1, recipes->n);
         struct progress progress = progress_start(what);
         lk_bench_opts opts = {.depth = depth,
                               .n_depth = a->depth.n,
@@ -156,7 +155,8 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
         if (status) return print_lk_error(&err);
         for (size_t i = 0; i < a->depth.n; i++) {
             result[i].cpu_share /= a->n_here; /* threads of all these ranks are this process's */
-            row[(*n_row)++] = (struct row){lk_recipe_text(recipes->item[k]), result[i]};
+            row[(*n_row)++] =
+                (struct row){lk_recipe_text(recipes->item[k]), recipes->name[k], result[i]};
         }
     }
     return STATUS_OK;
@@ -255,7 +255,7 @@ static void print_exchanges(const struct row *row, size_t n_row) {
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
-        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", row[i].name);
         table_cell(&table, "%s", format_count(b, r->depth));
         table_cell(&table, "%s", format_bytes(b, r->max_rank_bytes));
         table_cell(&table, "%.1f", r->exchanges_per_token);
@@ -290,7 +290,7 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
     if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
-        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", row[i].name);
         table_cell(&table, "%s", format_count(b, r->depth));
         rate_cell(&table, r->prefill_tps);
         rate_cell(&table, r->prefill_tps_best);

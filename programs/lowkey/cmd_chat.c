@@ -85,8 +85,8 @@ static int check_template(const struct chat *c) {
 }
 
 static void print_welcome(const struct chat *c) {
-    char *name = model_name(c->model), n_ctx[NUMBER_BUF];
-    chat_note(c, "%s, cache %s%s, context %s tokens", name, lk_recipe_text(c->recipe),
+    char *name = model_name(c->model), n_ctx[NUMBER_BUF], label[RECIPE_LABEL];
+    chat_note(c, "%s, cache %s%s, context %s tokens", name, recipe_label(c->recipe, label),
               tuned_note(c->model, c->recipe), format_count(n_ctx, c->n_ctx));
     chat_note(c, "/help lists commands, /file NAME reads a document, Ctrl-D leaves");
     free(name);

@@ -89,7 +89,7 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
     if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
-        table_cell(&table, "%s", lk_recipe_text(recipes->item[i]));
+        table_cell(&table, "%s", recipes->name[i]);
         table_cell(&table, "%.4f", r->ppl);
         table_cell(&table, "%.4f", r->ppl_stderr);
         table_cell(&table, "%.6f", r->kl_mean);

@@ -36,7 +36,7 @@ struct stages {
 
 /* One row of the output. */
 struct plan_row {
-    const char *kv;
+    const char *kv, *name; /* its text; how tables call it */
     const lk_recipe *recipe;
     int stage;
     lk_plan plan;
@@ -182,11 +182,11 @@ static void print_break_even(const struct plan_row *row, size_t n, const struct 
                 print_paragraph(stdout,
                                 "%s with its sidecar is smaller than %s from %s session%s "
                                 "of %s tokens on.",
-                                row[i].kv, row[j].kv, format_count(count, least),
+                                row[i].name, row[j].name, format_count(count, least),
                                 least == 1 ? "" : "s", tokens);
             else
-                print_paragraph(stdout, "%s is not smaller than %s at %s tokens.", row[i].kv,
-                                row[j].kv, tokens);
+                print_paragraph(stdout, "%s is not smaller than %s at %s tokens.", row[i].name,
+                                row[j].name, tokens);
             bool last = true; /* the recipes' last context length */
             for (size_t k = i + 1; k < n; k++) last = last && strcmp(row[k].kv, row[i].kv) != 0;
             uint64_t n_tok =
@@ -283,7 +283,7 @@ static void print_speed(const struct plan_row *row, size_t n, const struct plan_
     char b[NUMBER_BUF];
     for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
     for (size_t i = 0; i < n; i++) {
-        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", row[i].name);
         table_cell(&table, "%s", format_count(b, row[i].plan.n_tok));
         table_cell(&table, "%.2f", 1 / row[i].one_seconds);
         table_cell(&table, "%.2f", 1 / row[i].ranks_seconds);
@@ -338,7 +338,7 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
         char b[NUMBER_BUF];
-        table_cell(&table, "%s", row[i].kv);
+        table_cell(&table, "%s", row[i].name);
         if (several) table_cell(&table, "%d", row[i].stage);
         table_cell(&table, "%s%s", format_count(b, p->n_tok),
                    p->n_tok == MAX_TOKENS && a->fit ? "+" : "");
@@ -423,20 +423,23 @@ static void add_presets(struct plan_args *a) {
 static int add_tuned_presets(const lk_model *model, struct recipes *recipes) {
     int status = STATUS_OK;
     for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_model_tuned(model, i).name; i++) {
-        status = recipe_open(lk_model_tuned(model, i).name, &recipes->item[recipes->n]);
+        const char *name = lk_model_tuned(model, i).name;
+        status = recipe_open(name, &recipes->item[recipes->n]);
+        recipes->name[recipes->n] = name;
         recipes->n += !status;
     }
     return status;
 }
 
 /* Plan a recipe and a context length for each stage, or with --fit the largest context. */
-static lk_status make_plans(const struct stages *stages, const lk_recipe *recipe,
+static lk_status make_plans(const struct stages *stages, const lk_recipe *recipe, const char *name,
                             const struct plan_args *a, int64_t n_ctx, struct plan_row *row,
                             lk_err *err) {
     size_t n_tok = a->fit ? largest_context(stages, recipe, a) : (size_t)n_ctx;
     lk_status status = LK_OK;
     for (int i = 0; !status && i < stages->n; i++) {
-        row[i] = (struct plan_row){.kv = lk_recipe_text(recipe), .recipe = recipe, .stage = i};
+        row[i] = (struct plan_row){
+            .kv = lk_recipe_text(recipe), .name = name, .recipe = recipe, .stage = i};
         /* Nothing fits: report an error if the recipe is not possible for this model at all. */
         status = plan_tokens(stages->model[i], recipe, a, n_tok ? n_tok : 1, &row[i].plan, err);
         if (n_tok == 0) row[i].plan = (lk_plan){0};
@@ -452,8 +455,8 @@ static int make_rows(const struct stages *stages, const struct recipes *recipes,
     for (size_t i = 0; i < recipes->n; i++) {
         for (size_t j = 0; j < a->ctx.n; j++) {
             lk_err err = {0};
-            lk_status status =
-                make_plans(stages, recipes->item[i], a, a->ctx.item[j], &row[*n], &err);
+            lk_status status = make_plans(stages, recipes->item[i], recipes->name[i], a,
+                                          a->ctx.item[j], &row[*n], &err);
             if (!status)
                 *n += (size_t)stages->n;
             else if (given ||

@@ -147,26 +147,28 @@ static json_t *combinations_json(void) {
     return json_pack("{s:o}", "combinations", list);
 }
 
-/* Index of a name, which is added if it is new. */
-static size_t index_of(const char *name, const char **names, size_t *n) {
+/* Index of a name, which is added if it is new and there is room for it. */
+static size_t index_of(const char *name, const char **names, size_t *n, size_t max) {
     for (size_t i = 0; i < *n; i++)
         if (strcmp(names[i], name) == 0) return i;
-    names[(*n)++] = name;
+    if (*n < max) names[(*n)++] = name;
     return *n - 1;
 }
 
 /* A triangle of all pairs of features: '+' if they can be combined, or else the letter of the
  * reason, which follows below. */
 static int list_combinations(void) {
-    enum { MAX_NAME = 64, NAME_COLUMN = 20, WIDTH = 100 };
-    const char *name[MAX_NAME], *reason[26];
+    enum { MAX_NAME = 64, MAX_REASON = 52, NAME_COLUMN = 20, WIDTH = 100 };
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const char *name[MAX_NAME], *reason[MAX_REASON];
     char sign[MAX_NAME][MAX_NAME];
     size_t n_name = 0, n_reason = 0;
     lk_combination c;
     memset(sign, ' ', sizeof sign);
     for (size_t i = 0; lk_recipe_combination(i, &c) && n_name + 2 <= MAX_NAME; i++) {
-        size_t a = index_of(c.a, name, &n_name), b = index_of(c.b, name, &n_name);
-        sign[b][a] = c.reason ? (char)('a' + index_of(c.reason, reason, &n_reason) % 26) : '+';
+        size_t a = index_of(c.a, name, &n_name, MAX_NAME),
+               b = index_of(c.b, name, &n_name, MAX_NAME);
+        sign[b][a] = c.reason ? letters[index_of(c.reason, reason, &n_reason, MAX_REASON)] : '+';
     }
     for (size_t b = 0; b < n_name; b++) {
         size_t end = b;
@@ -179,7 +181,7 @@ static int list_combinations(void) {
     for (size_t a = 0; a + 1 < n_name; a++) printf(" %2zu", a + 1);
     printf("\n\n");
     for (size_t i = 0; i < n_reason; i++) {
-        printf("%c  ", (char)('a' + i));
+        printf("%c  ", letters[i]);
         print_wrapped(stdout, reason[i], 3, 3, WIDTH);
     }
     return STATUS_OK;

@@ -243,7 +243,9 @@ static void print_stats(const struct run_args *a, const struct run *r) {
     table_cell(&table, "decode");
     table_cell(&table, "%s tokens", format_count(b, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->answer.n_eval, r->answer.seconds));
-    fprintf(stderr, "\nrecipe: %s%s\n", lk_recipe_text(r->recipe), tuned_note(r->model, r->recipe));
+    char label[RECIPE_LABEL];
+    fprintf(stderr, "\nrecipe: %s%s\n", recipe_label(r->recipe, label),
+            tuned_note(r->model, r->recipe));
     if (r->drafting.drafter) {
         char drafts[3 * NUMBER_BUF];
         drafting_describe(&r->drafting, drafts, sizeof drafts);

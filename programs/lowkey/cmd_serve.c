@@ -354,11 +354,11 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
 }
 
 static void print_address(const struct lk_server_opts *o, int port) {
-    char bytes[NUMBER_BUF];
+    char bytes[NUMBER_BUF], label[RECIPE_LABEL];
     const char *open = strchr(o->host, ':') ? "[" : "", *close = *open ? "]" : "";
     printf(
         "%s at http://%s%s%s:%d, cache %s%s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
-        o->id, open, o->host, close, port, lk_recipe_text(o->recipe[0]),
+        o->id, open, o->host, close, port, recipe_label(o->recipe[0], label),
         tuned_note(o->model, o->recipe[0]), o->n_ctx, format_bytes(bytes, o->max_bytes));
     bool loopback = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "::1") == 0 ||
                     strcmp(o->host, "localhost") == 0;

@@ -178,11 +178,13 @@ int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **to
 
 /* ---- recipes ---- */
 
-int recipe_open(const char *kv, lk_recipe **out) {
+/* *is_file: kv is the name of a file that contains the recipe. */
+static int open_recipe(const char *kv, lk_recipe **out, bool *is_file) {
     enum { MAX_FILE_BYTES = 16 * 1024 };
     lk_err err;
     struct stat info;
     struct lk_buf text;
+    *is_file = false;
     if (!check_utf8_text(kv, strlen(kv), "recipe")) return STATUS_ERROR;
     if (!lk_recipe_parse(out, kv, &err)) return STATUS_OK;
     if (strpbrk(kv, ":=;") || stat(kv, &info)) {
@@ -194,13 +196,29 @@ int recipe_open(const char *kv, lk_recipe **out) {
     if (!read_text_file(kv, "recipe", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
     lk_status status = lk_recipe_parse(out, text.at, &err);
     lk_buf_free(&text);
+    *is_file = true;
     return status ? print_error("%s: %s", kv, err.msg) : STATUS_OK;
+}
+
+int recipe_open(const char *kv, lk_recipe **out) {
+    bool is_file;
+    return open_recipe(kv, out, &is_file);
+}
+
+const char *recipe_label(const lk_recipe *recipe, char buf[RECIPE_LABEL]) {
+    const char *text = lk_recipe_text(recipe);
+    bool fits = strlen(text) < RECIPE_LABEL;
+    snprintf(buf, RECIPE_LABEL, "%.*s%s", RECIPE_LABEL - 4, text, fits ? "" : "...");
+    return fits ? text : buf;
 }
 
 int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out) {
     *out = (struct recipes){0};
     for (size_t i = 0; i < (kv->n ? kv->n : 1); i++) {
-        int status = recipe_open(kv->n ? kv->item[i] : fallback, &out->item[i]);
+        const char *given = kv->n ? kv->item[i] : fallback;
+        bool is_file;
+        int status = open_recipe(given, &out->item[i], &is_file);
+        if (!status) out->name[i] = is_file ? given : lk_recipe_text(out->item[i]);
         if (status) {
             recipes_free(out);
             return status;

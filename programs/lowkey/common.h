@@ -60,9 +60,14 @@ int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **to
 /* Parse a preset, a recipe, or a file that contains a recipe. */
 int recipe_open(const char *kv, lk_recipe **out);
 
+/* A recipe's text for a line of prose: if it is long, its beginning and "...". */
+enum { RECIPE_LABEL = 80 };
+const char *recipe_label(const lk_recipe *recipe, char buf[RECIPE_LABEL]);
+
 /* The recipes of all --kv options, or `fallback` if there are none. Free with recipes_free. */
 struct recipes {
     lk_recipe *item[MAX_LIST];
+    const char *name[MAX_LIST]; /* for tables: a file's name, or the text; borrowed */
     size_t n;
 };
 int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out);
