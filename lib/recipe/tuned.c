@@ -128,31 +128,11 @@ static const lk_tuned_preset tuned[] = {
      "rot4; layers 15, 17 recent: k=rot6 v=rot4; window 32: rot8",
      "for Qwen2.5-Coder-0.5B-Instruct: 4.5 bits at 8,192 tokens", 0x51bcfefaae9724c4u},
     {"qwen2.5-coder-0.5b-3",
-     "sink 4: f16; body: k=rot2(trellis) v=rot1(trellis); layers 1, 4, 7: rot1(trellis); "
-     "layers 2, 5, 14-15: k=rot3(trellis) v=rot1(trellis); layers 3, 13, 21-22: "
-     "k=rot4(trellis) v=rot3(trellis); layers 8: rot2(trellis); layers 11, 17, 20: "
-     "k=rot3(trellis) v=rot2(trellis); layers 16: k=rot6 v=rot4(trellis); layers 23: "
-     "k=rot4(trellis) v=rot2(trellis); layers 0 heads 0: rot1(trellis); layers 2-3 heads 1: "
-     "k=rot2(trellis) v=rot1(trellis); layers 4, 15 heads 1: k=rot3(trellis) v=rot2(trellis); "
-     "layers 5-6, 8, 18 heads 1: rot1(trellis); layers 7, 23 heads 1: k=rot4(trellis) "
-     "v=rot3(trellis); layers 9, 11 heads 1: k=rot5 v=rot4(trellis); layers 16, 20-22 heads "
-     "1: k=rot5 v=rot3(trellis); layers 17 heads 1: k=rot3(trellis) v=rot1(trellis); layers "
-     "19 heads 0: k=rot3(trellis) v=rot1(trellis); recent 40%: k=rot3(trellis) "
-     "v=rot2(trellis); layers 1 recent: k=rot2(trellis) v=rot1(trellis); layers 2, 14 recent: "
-     "k=rot4(trellis) v=rot2(trellis); layers 3, 11 recent: k=rot5 v=rot4(trellis); layers 4, "
-     "7 recent: rot1(trellis); layers 5, 23 recent: k=rot5 v=rot3(trellis); layers 8, 12, 18 "
-     "recent: rot3(trellis); layers 13, 21 recent: k=rot6 v=rot5; layers 15, 17, 20 recent: "
-     "k=rot4(trellis) v=rot3(trellis); layers 16 recent: k=rot8 v=rot6; layers 22 recent: "
-     "k=rot6 v=rot4(trellis); layers 0 heads 0 recent: rot2(trellis); layers 1, 6 heads 1 "
-     "recent: rot2(trellis); layers 2-3 heads 1 recent: k=rot3(trellis) v=rot1(trellis); "
-     "layers 4, 14 heads 1 recent: k=rot4(trellis) v=rot3(trellis); layers 5 heads 1 recent: "
-     "k=rot3(trellis) v=rot2(trellis); layers 7 heads 1 recent: k=rot5 v=rot4(trellis); "
-     "layers 8 heads 1 recent: rot1(trellis); layers 9, 11 heads 1 recent: rot6; layers 10 "
-     "heads 0 recent: rot3(trellis); layers 12 heads 1 recent: k=rot4(trellis) "
-     "v=rot2(trellis); layers 13, 20-21, 23 heads 1 recent: k=rot6 v=rot4(trellis); layers 15 "
-     "heads 1 recent: rot4(trellis); layers 16, 22 heads 1 recent: k=rot6 v=rot5; layers 18 "
-     "heads 1 recent: k=rot2(trellis) v=rot1(trellis); layers 19 heads 0 recent: "
-     "k=rot4(trellis) v=rot3(trellis); window 32: rot8",
+     "sink 4: f16; body: k=rot4(trellis) v=rot3(trellis); layers 0-1, 8, 18: "
+     "k=rot2(trellis) v=rot1(trellis); layers 2: k=rot4(trellis) v=rot1(trellis); layers 4: "
+     "k=rot4(trellis) v=rot2(trellis); layers 5, 14-15: k=rot3(trellis) v=rot2(trellis); "
+     "layers 6, 19: k=rot3(trellis) v=rot1(trellis); layers 9, 11, 16, 21-22: "
+     "rot4(trellis); layers 10, 12: rot2(trellis); layers 17: rot3(trellis); window 32: rot8",
      "for Qwen2.5-Coder-0.5B-Instruct: 3.3 bits at 8,192 tokens, trellis-coded",
      0x51bcfefaae9724c4u},
     {"qwen2.5-coder-0.5b-2",
