@@ -54,7 +54,8 @@ static bool count_progress(void *user, uint64_t done, uint64_t total) {
     return true;
 }
 
-/* The last predictions of a chunk, with and without a prompt, are those that two sessions make. */
+/* lk_compare scores the last predictions of a chunk as two sessions in lockstep do, with and without
+ * a prompt. */
 static void test_compare_last(void **state) {
     (void)state;
     enum { N = 300, N_SCORED = 17, N_PROMPT = N - 1 - N_SCORED };
