@@ -54,8 +54,8 @@ static bool count_progress(void *user, uint64_t done, uint64_t total) {
     return true;
 }
 
-/* lk_compare scores the last predictions of a chunk as two sessions in lockstep do, with and without
- * a prompt. */
+/* lk_compare scores the last predictions of a chunk as two sessions in lockstep do, with a prompt
+ * and without one. */
 static void test_compare_last(void **state) {
     (void)state;
     enum { N = 300, N_SCORED = 17, N_PROMPT = N - 1 - N_SCORED };
