@@ -285,8 +285,8 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
     if (opts->reference && opts->reference->net->hp.n_vocab != model->net->hp.n_vocab)
         return lk_fail(err, LK_E_ARG, "the reference has another vocabulary than the model");
     if (opts->n_scored < 0 || opts->n_scored >= opts->n_ctx)
-        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk of %d tokens cannot be scored",
-                       opts->n_scored, opts->n_ctx);
+        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk cannot be scored; give 1 to %d",
+                       opts->n_scored, opts->n_ctx - 1);
     if (opts->n_chunk > 0 && (size_t)opts->n_chunk < n_chunk) n_chunk = opts->n_chunk;
     size_t n_scored = opts->n_scored ? (size_t)opts->n_scored : lk_compare_n_scored(n_ctx);
     size_t n_prompt = opts->prompt ? n_ctx - 1 - n_scored : 0;

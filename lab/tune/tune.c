@@ -44,8 +44,8 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     if (o->max_groups < 1 || o->max_groups > LK_TUNE_MAX_GROUP)
         return lk_fail(err, LK_E_ARG, "a layer can have 1 to %d head groups", LK_TUNE_MAX_GROUP);
     if (o->n_scored < 0 || o->n_scored >= o->chunk)
-        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk of %d tokens cannot be scored",
-                       o->n_scored, o->chunk);
+        return lk_fail(err, LK_E_ARG, "%d predictions of a chunk cannot be scored; give 1 to %d",
+                       o->n_scored, o->chunk - 1);
     if (o->n_bits > LK_TUNE_MAX_PROBE)
         return lk_fail(err, LK_E_ARG, "at most %d numbers of bits can be measured",
                        LK_TUNE_MAX_PROBE);
