@@ -7,20 +7,20 @@
 
 #include <string.h>
 
-/* The forms of prepared queries (kernels/kernels.h) that the kernels read for a codec. All of them
- * would be nine bytes per number of the basis. Codes of up to 4 bits without a mean need one
- * byte. */
+/* The forms of prepared queries (kernels/queries.h) that the kernels read for a codec. All of them
+ * would be nine bytes per number of the basis. Codes of few bits without a mean need one byte. */
 struct forms {
     bool f32; /* q: half floats, KIVI's codes, and the reference kernels */
-    bool i8;  /* q8, scale8, sum8: codes of up to 4 bits */
+    bool i8;  /* q8, scale8, sum8: codes of up to max_bits_q8 bits */
     bool i16; /* q16, planes, scale16, sum16: finer codes, and means */
 };
 
 static struct forms forms_of(const struct lk_codec *codec, const struct lk_kernels *kernels) {
-    bool codes = lk_is_per_token(codec), fine = codec->bits > 4;
-    return (struct forms){.f32 = !codes || !kernels || kernels == &lk_kernels_reference,
-                          .i8 = codes && !fine,
-                          .i16 = codes && (fine || codec->mean)};
+    if (!lk_is_per_token(codec) || kernels == &lk_kernels_reference)
+        return (struct forms){.f32 = true};
+    if (!kernels) return (struct forms){.f32 = true, .i8 = true, .i16 = true};
+    bool fine = codec->bits > kernels->max_bits_q8;
+    return (struct forms){.i8 = !fine, .i16 = fine || codec->mean};
 }
 
 static size_t round_to_line(size_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -34,7 +34,8 @@ static void score_avx2(const struct lk_rows *rows, const struct lk_queries *q, f
         lk_avx2_lowbit_score(rows, q, s, stride);
     else
         score_tiles(&lk_avx2_dots, rows, q, s, stride);
-    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM)
+        lk_avx2_add_score_offsets(rows, q, rows->codec->bits > LK_AVX2_MAX_BITS_Q8, s, stride);
 }
 
 static void accumulate_avx2(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
@@ -51,7 +52,8 @@ static void score_avxvnni(const struct lk_rows *rows, const struct lk_queries *q
                           size_t stride) {
     if (lk_composed_score(&lk_kernels_avxvnni, rows, q, s, stride)) return;
     score_tiles(&lk_avxvnni_dots, rows, q, s, stride);
-    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM)
+        lk_avx2_add_score_offsets(rows, q, rows->codec->bits > LK_AVX2_MAX_BITS_Q8, s, stride);
 }
 
 static void accumulate_avxvnni(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
@@ -62,6 +64,7 @@ static void accumulate_avxvnni(const struct lk_rows *rows, const float *p, size_
 }
 
 const struct lk_kernels lk_kernels_avx2 = {.name = "avx2",
+                                           .max_bits_q8 = LK_AVX2_MAX_BITS_Q8,
                                            .chunk = 512,
                                            .score = score_avx2,
                                            .accumulate = accumulate_avx2,
@@ -72,6 +75,7 @@ const struct lk_kernels lk_kernels_avx2 = {.name = "avx2",
                                            LK_AVX2_SHARED_KERNELS};
 
 const struct lk_kernels lk_kernels_avxvnni = {.name = "avxvnni",
+                                              .max_bits_q8 = LK_AVX2_MAX_BITS_Q8,
                                               .score = score_avxvnni,
                                               .accumulate = accumulate_avxvnni,
                                               .max = lk_avx2_max,

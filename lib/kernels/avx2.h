@@ -33,6 +33,8 @@ void lk_avx2_encode(const struct lk_part *part, void *head, int row0, int n, con
 void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
                     size_t stride);
 
+enum { LK_AVX2_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of the tables of AVX2 */
+
 /* The entries that all tables of x86 share. */
 #define LK_AVX2_SHARED_KERNELS                                                                     \
     .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
@@ -119,9 +121,9 @@ void lk_avx2_lowbit_accumulate(const struct lk_rows *rows, const float *p, size_
                                float *acc);
 
 /* asym without groups (avx2_asym.c): what the kernels of rot leave out, for a whole run. Used for
- * AVX-512 as well. */
-void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                               size_t stride);
+ * AVX-512 as well. fine: the scores were computed with 16-bit queries */
+void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
+                               float *s, size_t stride);
 void lk_avx2_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                              float *acc);
 

@@ -2,9 +2,9 @@
 #include "kernels/avx2.h"
 #include "kernels/vec8_asym.h"
 
-void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                               size_t stride) {
-    lk_vec8_add_score_offsets(rows, q, s, stride);
+void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
+                               float *s, size_t stride) {
+    lk_vec8_add_score_offsets(rows, q, fine, s, stride);
 }
 
 void lk_avx2_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,

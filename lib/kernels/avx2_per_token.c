@@ -6,7 +6,7 @@ struct tile_cells {
     struct lk_avx2_params params;
     const uint8_t *byte;
     int top;   /* level = byte - top / 2; int8 has its middle at 128, as if top were 256 */
-    bool fine; /* 5 bits and more require 16-bit queries */
+    bool fine; /* requires 16-bit queries */
 };
 
 /* buf: [LK_TILE * d_head], 32-byte aligned */
@@ -22,7 +22,7 @@ static void load_cells(struct tile_cells *cells, const struct lk_tile *tile, uin
     }
     struct lk_rot_codebook levels = lk_rot_codebook(codec);
     cells->top = levels.top;
-    cells->fine = codec->bits > 4;
+    cells->fine = codec->bits > LK_AVX2_MAX_BITS_Q8;
     if (codec->trellis)
         cells->byte =
             lk_avx2_unpack_trellis(codec->bits, tile->d_head, tile->head, levels.table, buf);

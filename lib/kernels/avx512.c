@@ -96,7 +96,8 @@ LK_ALWAYS_INLINE void score_any(const struct lk_kernels *table, score_fn *plain,
                                 size_t stride) {
     if (lk_composed_score(table, rows, q, s, stride)) return;
     plain(rows, q, s, stride);
-    if (rows->codec->coding == LK_ASYM) lk_avx2_add_score_offsets(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM)
+        lk_avx2_add_score_offsets(rows, q, lk_avx512_needs_16bit(rows->codec->bits), s, stride);
 }
 
 LK_ALWAYS_INLINE void accumulate_any(const struct lk_kernels *table, accumulate_fn *plain,
@@ -227,8 +228,8 @@ static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, floa
 /* ---- tables ---- */
 
 #define SHARED_KERNELS                                                                             \
-    .max = max_f32, .exp_sum = exp_sum, .exp_tiles = exp_tiles,                                    \
-    .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
+    .max_bits_q8 = LK_AVX512_MAX_BITS_Q8, .max = max_f32, .exp_sum = exp_sum,                      \
+    .exp_tiles = exp_tiles, .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {
     .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};

@@ -90,7 +90,8 @@ static inline int lk_avx512_quad(int quad, int high) {
     return 4 * (quad % 4 * 4 + quad / 4 + (high ? 0 : 2));
 }
 
-static inline bool lk_avx512_needs_16bit(int bits) { return bits > 5; }
+enum { LK_AVX512_MAX_BITS_Q8 = 5 }; /* max_bits_q8 of these tables */
+static inline bool lk_avx512_needs_16bit(int bits) { return bits > LK_AVX512_MAX_BITS_Q8; }
 
 /* Quantize n <= LK_AVX512_BATCH rows of weights p [n][LK_TILE], `stride` floats apart. scale: of
  * tokens 0..15 and 16..31. fine: 16 bits */

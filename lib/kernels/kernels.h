@@ -101,6 +101,10 @@ struct lk_kernels {
      * preference. */
     int chunk;
 
+    /* Codes of K of up to this many bits are multiplied with 8-bit queries, finer ones with 16-bit
+     * queries (queries.h). The reference reads floats. */
+    int max_bits_q8;
+
     /* A thread calls score and accumulate between these two. NULL if nothing needs to be done; call
      * them through lk_kernels_enter and lk_kernels_leave. */
     void (*enter)(struct lk_kernels_state *before);

@@ -32,7 +32,8 @@ static void accumulate_tiles(const struct lk_rows *rows, const float *p, size_t 
 static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
     if (lk_composed_score(&lk_kernels_neon, rows, q, s, stride)) return;
     score_tiles(rows, q, s, stride);
-    if (rows->codec->coding == LK_ASYM) lk_neon_add_score_offsets(rows, q, s, stride);
+    if (rows->codec->coding == LK_ASYM)
+        lk_neon_add_score_offsets(rows, q, rows->codec->bits > LK_NEON_MAX_BITS_Q8, s, stride);
 }
 
 static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
@@ -43,6 +44,7 @@ static void accumulate(const struct lk_rows *rows, const float *p, size_t stride
 }
 
 const struct lk_kernels lk_kernels_neon = {.name = "neon",
+                                           .max_bits_q8 = LK_NEON_MAX_BITS_Q8,
                                            .score = score,
                                            .score_tiles = lk_neon_score_tiles,
                                            .accumulate = accumulate,

@@ -125,9 +125,12 @@ void lk_neon_per_token_score(const struct lk_tile *tile, const struct lk_queries
 void lk_neon_per_token_accumulate(const struct lk_tile *tile, const float *p, size_t stride,
                                   int n_q, float *acc);
 
-/* asym without groups (neon_asym.c): what the kernels of rot leave out, for a whole run. */
-void lk_neon_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                               size_t stride);
+enum { LK_NEON_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of this table */
+
+/* asym without groups (neon_asym.c): what the kernels of rot leave out, for a whole run. fine: the
+ * scores were computed with 16-bit queries */
+void lk_neon_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
+                               float *s, size_t stride);
 void lk_neon_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
                              float *acc);
 

@@ -35,7 +35,7 @@ static void load_params(struct tile_params *params, const struct lk_tile *tile, 
     const struct lk_codec *codec = tile->codec;
     lk_tile_prefetch(tile, 0, lk_codec_head_bytes(codec, side, tile->d_head, LK_TILE));
     params->mean = NULL;
-    params->fine = codec->bits > 4;
+    params->fine = codec->bits > LK_NEON_MAX_BITS_Q8;
     params->flip = codec->bits == 8;
     if (codec->coding == LK_INT8) {
         params->cells = tile->head;

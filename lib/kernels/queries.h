@@ -26,8 +26,9 @@ static inline float lk_max_x16_nibbles(int n) { return lk_max_x16((n + 15) / 16)
  * read only n_q, d_head and q.
  *
  * Rows are quantized symmetrically, one scale per query, in two widths:
- *   8 bits   for codes of K of up to 4 bits. Its relative error is about 0.6 % of q, or 4e-5 of the
- *            squared score, which is small compared with the error of such codes.
+ *   8 bits   for codes of K of up to 4 bits, or 5 (max_bits_q8 of struct lk_kernels). Its relative
+ *            error is about 0.6 % of q, or 4e-5 of the squared score, which is small compared with
+ *            the error of such codes.
  *   16 bits  for finer codes, and for means. Also stored as two planes of signed bytes,
  *            q16 = 256 * high + low, for instructions that multiply bytes. */
 struct lk_queries {

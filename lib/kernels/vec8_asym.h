@@ -25,11 +25,10 @@ LK_ALWAYS_INLINE void lk_vec8_row_offsets(const struct lk_tile *tile,
     }
 }
 
-/* s[i][t] += offset_t * (sum of query i), as the query was quantized. */
+/* s[i][t] += offset_t * (sum of query i), as the query was quantized. fine: to 16 bits */
 LK_ALWAYS_INLINE void lk_vec8_add_score_offsets(const struct lk_rows *rows,
-                                                const struct lk_queries *q, float *s,
+                                                const struct lk_queries *q, bool fine, float *s,
                                                 size_t stride) {
-    bool fine = rows->codec->bits > 4;
     for (int k = 0; k < lk_rows_n_tile(rows); k++, s += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, k);
         lk_f32x8 offset[LK_ASYM_VECTORS];

@@ -226,6 +226,17 @@ static const struct setup setups[] = {
      false,
      true,
      false},
+    {"body: k=latent50%(pre)+rot5(nomean,nosigma) v=asym5; recent 90: k=latent80%(pre)+asym5 "
+     "v=rot8; window 70: k=latent100%(pre)+rot5 v=f16",
+     10,
+     2,
+     64,
+     0,
+     0,
+     {2, 0},
+     true,
+     true,
+     false},
     {"body: k=latent(pre)+rot3 v=latent+rot2(sigma); recent 90: k=latent100%(pre)+rot6 "
      "v=latent100%+rot4; window 20: f16",
      8,

@@ -662,22 +662,22 @@ static void test_bytes_match_the_ledger(void **state) {
 }
 
 /* A cache for given kernels stores only the forms of the up-projection of K that these kernels
- * read. A cache for any kernels also stores floats, which the reference kernels read. */
+ * read: floats for the reference kernels. A cache for any kernels stores all of them. */
 static void test_k_up_is_small(void **state) {
     (void)state;
     static const struct {
         const char *recipe;
-        int code_bytes; /* per number */
-    } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 1},
-               {"k=latent50%(pre)+rot3 v=f16", 5},
-               {"k=latent50%(pre)+rot6(nomean) v=f16", 4},
-               {"k=latent50%(pre) v=f16", 0}};
-    const struct lk_kernels *kernels[] = {NULL, lk_kernels_choose("reference"),
-                                          lk_kernels_choose(NULL)};
+        int bits, code_bytes; /* code_bytes: per number */
+    } row[] = {{"k=latent50%(pre)+rot3(nomean) v=f16", 3, 1},
+               {"k=latent50%(pre)+rot3 v=f16", 3, 5},
+               {"k=latent50%(pre)+rot5(nomean) v=f16", 5, 4},
+               {"k=latent50%(pre)+rot6(nomean) v=f16", 6, 4},
+               {"k=latent50%(pre) v=f16", 16, 0}};
+    const struct lk_kernels *kernels[] = {NULL, &lk_kernels_reference, lk_kernels_choose(NULL)};
     struct random r = {5};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         for (int k = 0; k < 3; k++) {
             struct lk_ledger ledger = {0}, plain = {0};
             struct lk_cache_shape shape = shape_of(&b);
@@ -689,9 +689,14 @@ static void test_k_up_is_small(void **state) {
             rows = new_cache(&f16, "f16", &b, &plain);
             /* The rank is half the channels of two heads. */
             size_t numbers = (size_t)N_LAYER * N_HEAD_KV * D_HEAD * D_HEAD;
-            bool floats =
-                kernels[k] != kernels[2] || kernels[2] == kernels[1] || row[i].code_bytes == 0;
-            size_t min = numbers * ((floats ? sizeof(float) : 0) + row[i].code_bytes),
+            int each = row[i].code_bytes;
+            if (each == 0 || kernels[k] == &lk_kernels_reference)
+                each = sizeof(float);
+            else if (!kernels[k])
+                each = sizeof(float) + 5;
+            else if (row[i].bits > 4 && row[i].bits <= kernels[k]->max_bits_q8)
+                each = 1;
+            size_t min = numbers * each,
                    max = min + min / 4 + N_LAYER * 4096;
             uint64_t bytes =
                 lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
