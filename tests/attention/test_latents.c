@@ -696,8 +696,7 @@ static void test_k_up_is_small(void **state) {
                 each = sizeof(float) + 5;
             else if (row[i].bits > 4 && row[i].bits <= kernels[k]->max_bits_q8)
                 each = 1;
-            size_t min = numbers * each,
-                   max = min + min / 4 + N_LAYER * 4096;
+            size_t min = numbers * each, max = min + min / 4 + N_LAYER * 4096;
             uint64_t bytes =
                 lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) - lk_ledger_bytes(&plain, LK_FOR_SCRATCH);
             struct lk_cache_needs needs;
