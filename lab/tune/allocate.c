@@ -6,8 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The cheapest option of an item. */
-static uint64_t min_cost(const struct lk_allocate_option *option, size_t n_option) {
+uint64_t lk_allocate_least(const struct lk_allocate_option *option, size_t n_option) {
     uint64_t min = UINT64_MAX;
     for (size_t i = 0; i < n_option; i++)
         if (isfinite(option[i].loss) && option[i].cost < min) min = option[i].cost;
@@ -18,7 +17,7 @@ static uint64_t min_cost(const struct lk_allocate_option *option, size_t n_optio
  * Extends it by one item, from `before`, and records the item's choice for each u in pick. */
 static void add_item(const struct lk_allocate_option *option, size_t n_option, uint64_t unit,
                      size_t n_unit, const double *before, double *best, uint8_t *pick) {
-    uint64_t min = min_cost(option, n_option);
+    uint64_t min = lk_allocate_least(option, n_option);
     for (size_t u = 0; u <= n_unit; u++) best[u] = INFINITY;
     for (size_t i = 0; i < n_option; i++) {
         if (!isfinite(option[i].loss)) continue;
@@ -36,7 +35,7 @@ lk_status lk_allocate(const struct lk_allocate_option *option, size_t n_item, si
                       uint64_t budget, struct lk_ledger *ledger, int *choice, double *loss,
                       lk_err *err) {
     uint64_t floor = 0;
-    for (size_t i = 0; i < n_item; i++) floor += min_cost(option + i * n_option, n_option);
+    for (size_t i = 0; i < n_item; i++) floor += lk_allocate_least(option + i * n_option, n_option);
     if (floor > budget)
         return lk_fail(err, LK_E_ARG, "%llu bytes are too few; the smallest recipe has %llu",
                        (unsigned long long)budget, (unsigned long long)floor);
@@ -56,7 +55,8 @@ lk_status lk_allocate(const struct lk_allocate_option *option, size_t n_item, si
         for (size_t i = n_item; i-- > 0;) {
             const struct lk_allocate_option *item = option + i * n_option;
             choice[i] = pick[i * row + u];
-            u -= (size_t)((item[choice[i]].cost - min_cost(item, n_option) + unit - 1) / unit);
+            u -= (size_t)((item[choice[i]].cost - lk_allocate_least(item, n_option) + unit - 1) /
+                          unit);
         }
     }
     lk_release(ledger, LK_FOR_SCRATCH, pick, n_item * row);

@@ -16,6 +16,9 @@ struct lk_allocate_option {
     uint64_t cost;
 };
 
+/* The cost of an item's cheapest option. */
+uint64_t lk_allocate_least(const struct lk_allocate_option *option, size_t n_option);
+
 /* Choose choice[i] in [0, n_option) for each of n_item items, so that the sum of costs is at most
  * `budget` and the sum of losses is minimal. option: [n_item][n_option], n_option at most
  * LK_ALLOCATE_OPTIONS, at least one of them finite for each item. *loss: the sum. The sum of costs

@@ -12,6 +12,7 @@ enum {
     DEFAULT_CHUNK = 1024,
     DEFAULT_CHUNKS = 2,
     DEFAULT_ROUNDS = 2,
+    DEFAULT_MIN_K_BITS = 2,
     DEFAULT_BYTES = 768 << 20,
     AGE_BITS = 3 /* of the rows whose age is varied */
 };
@@ -34,6 +35,7 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     if (!o->n_round) o->n_round = DEFAULT_ROUNDS;
     if (!o->max_bytes) o->max_bytes = DEFAULT_BYTES;
     if (!o->max_groups) o->max_groups = LK_TUNE_MAX_GROUP;
+    if (!o->min_k_bits) o->min_k_bits = DEFAULT_MIN_K_BITS;
     if (!o->n_bits) {
         o->bits = default_bits;
         o->n_bits = sizeof default_bits / sizeof *default_bits;
@@ -43,6 +45,8 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
                        LK_MAX_CTX);
     if (o->max_groups < 1 || o->max_groups > LK_TUNE_MAX_GROUP)
         return lk_fail(err, LK_E_ARG, "a layer can have 1 to %d head groups", LK_TUNE_MAX_GROUP);
+    if (!is_bits(o->min_k_bits))
+        return lk_fail(err, LK_E_ARG, "keys cannot have %d bits; give 1 to 6 or 8", o->min_k_bits);
     if (o->n_scored < 0 || o->n_scored >= o->chunk)
         return lk_fail(err, LK_E_ARG, "%d predictions of a chunk cannot be scored; give 1 to %d",
                        o->n_scored, o->chunk - 1);
@@ -114,6 +118,7 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
         t->loss.n_layer = lk_model_get_info(model).n_cached;
         struct lk_cache_shape shape = lk_model_cache_shape(model);
         t->loss.n_group = lk_tune_divide_heads(&shape, t->opts.max_groups, NULL);
+        t->loss.min_k_bits = t->opts.min_k_bits;
         t->loss.trellis = t->opts.fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);

@@ -193,9 +193,11 @@ static void list_options(const struct lk_tune_model *model, const struct lk_tune
     double part = cost->part[group][side];
     const double *kl = model->kl[group][side];
     share = odds / (1 + odds);
+    int fewest_bits = side == LK_K ? model->min_k_bits : 1;
     for (int body = 0; body < LK_TUNE_N_BITS; body++)
         for (int newer = 0; newer < LK_TUNE_N_BITS; newer++) {
-            bool possible = recent ? newer >= body : newer == body;
+            bool possible =
+                lk_tune_bits_at[body] >= fewest_bits && (recent ? newer >= body : newer == body);
             double bytes = part * (double)(cost->more[LK_TUNE_BODY][side][body] +
                                            cost->more[LK_TUNE_RECENT][side][newer]);
             option[body * LK_TUNE_N_BITS + newer] = (struct lk_allocate_option){
@@ -221,9 +223,12 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
         list_options(model, cost, recent, tilt, group, side,
                      tilt_factor(model, tilt, group, side, middle), option[i]);
     }
-    if (status == LK_OK && cost->base > max_bytes)
+    uint64_t least = cost->base;
+    for (size_t i = 0; status == LK_OK && i < n_item; i++)
+        least += lk_allocate_least(option[i], N_OPTION);
+    if (status == LK_OK && least > max_bytes)
         status = lk_fail(err, LK_E_ARG, "%llu bytes are too few; the smallest recipe has %llu",
-                         (unsigned long long)max_bytes, (unsigned long long)cost->base);
+                         (unsigned long long)max_bytes, (unsigned long long)least);
     if (status == LK_OK)
         status = lk_allocate(option[0], n_item, N_OPTION, max_bytes - cost->base, ledger, choice,
                              kl, err);

@@ -37,6 +37,7 @@ struct lk_tune_model {
     int n_layer, n_group;
     struct lk_tune_group *group;       /* [n_group] layer after layer */
     enum lk_tune_trellis trellis;      /* of the recipes; measured groups have LK_TUNE_TRELLIS */
+    int min_k_bits;                    /* options of K have at least as many */
     double (*kl)[2][LK_TUNE_N_BITS];   /* [n_group] */
     double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
 };

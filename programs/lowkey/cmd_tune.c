@@ -18,7 +18,8 @@ struct tune_args {
     struct number_list measure_bits;
     const char *check_text, *like, *output, *state, *plot;
     double bits, max_kl;
-    int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, measure_memory, rounds;
+    int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
+        measure_memory, rounds;
     bool no_prompt, speed, json;
 };
 
@@ -76,6 +77,11 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "KV heads of a layer get their own bits, in up to this many groups of "
                      "neighbors (default 8). With `1` all heads of a layer have the same bits, "
                      "and measuring takes less time."},
+             {0, "min-k-bits", "N", "fewest bits of keys (default 2)", OPT_INT, &a->min_k_bits, 1,
+              8,
+              .man = "Fewest bits of keys, 1 to 6 or 8 (default 2). Where keys with one bit lose "
+                     "little when they are measured, they may lose much in a longer context: their "
+                     "errors make queries attend more to all of them together."},
              {0, "measure-bits", "N[,N...]", "bits to measure each group at (default 2)",
               OPT_NUMBERS, &a->measure_bits, 1, 8,
               .man =
@@ -228,6 +234,7 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
                          .bits = bits,
                          .n_bits = a->measure_bits.n,
                          .max_groups = (int32_t)a->head_groups,
+                         .min_k_bits = (int32_t)a->min_k_bits,
                          .n_round = a->rounds ? (int32_t)a->rounds : -1,
                          .no_prompt = a->no_prompt,
                          .fast = a->speed,

@@ -123,6 +123,47 @@ static void results_are_measured(void **state) {
     lk_model_free(model);
 }
 
+/* The fewest bits of rot in a recipe that follow a word: "k=" or, for both sides, ": ". */
+static int fewest_bits_after(const char *recipe, const char *word) {
+    char codec[8];
+    int fewest = 16;
+    snprintf(codec, sizeof codec, "%srot", word);
+    for (const char *at = recipe; (at = strstr(at, codec)) != NULL; at++) {
+        int bits = atoi(at + strlen(codec));
+        if (bits < fewest) fewest = bits;
+    }
+    return fewest;
+}
+
+/* Keys have no codec with fewer bits than asked for, by default two, and values do. */
+static void keys_have_enough_bits(void **state) {
+    (void)state;
+    lk_model *model = open_preset("qwen2", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 9);
+    for (int min = 1; min <= 4; min++) {
+        lk_tune_opts opts = opts_with(NULL, NULL);
+        opts.min_k_bits = min == 2 ? 0 : min;
+        opts.n_round = -1;
+        lk_tune *tune = NULL;
+        lk_tuned tuned;
+        assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_OK);
+        assert_int_equal(lk_tune_measure(tune, NULL), LK_OK);
+        uint64_t bytes = bytes_of(model, "sink 4: f16; body: k=rot4 v=rot1; window 32: rot8");
+        assert_int_equal(lk_tune_solve(tune, bytes, &tuned, NULL), LK_OK);
+        const char *text = lk_recipe_text(tuned.recipe);
+        int k = fewest_bits_after(text, "k="), both = fewest_bits_after(text, ": ");
+        if (k < min || both < min) fail_msg("keys of less than %d bits: %s", min, text);
+        lk_recipe_free(tuned.recipe);
+        lk_tune_free(tune);
+    }
+    lk_tune_opts opts = opts_with(NULL, NULL);
+    lk_tune *tune = NULL;
+    opts.min_k_bits = 7;
+    assert_int_equal(lk_tune_new(&tune, model, tok, N_TOK, &opts, NULL), LK_E_ARG);
+    lk_model_free(model);
+}
+
 /* The same, if only the last predictions are scored, after a prompt. */
 static void last_predictions_are_scored(void **state) {
     (void)state;
@@ -277,6 +318,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
+        cmocka_unit_test(keys_have_enough_bits),
         cmocka_unit_test(last_predictions_are_scored),
         cmocka_unit_test(heads_have_their_own_bits),
         cmocka_unit_test(interrupted_runs_continue),
