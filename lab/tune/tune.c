@@ -118,7 +118,6 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
         t->loss.n_layer = lk_model_get_info(model).n_cached;
         struct lk_cache_shape shape = lk_model_cache_shape(model);
         t->loss.n_group = lk_tune_divide_heads(&shape, t->opts.max_groups, NULL);
-        t->loss.min_k_bits = t->opts.min_k_bits;
         t->loss.trellis = t->opts.fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);

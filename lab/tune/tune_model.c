@@ -143,30 +143,35 @@ static lk_status count_change(const struct counting *c, int group, int age, int 
     return count_bytes(c, bytes, err);
 }
 
-static lk_status count_all(struct lk_tune_cost *cost, const struct counting *c, lk_err *err) {
-    uint64_t least = 0, bytes = 0, sum;
-    lk_status status = LK_OK;
+/* The cost of more bits in one side and age: of all groups, and each group's part of it. A layer
+ * with a sliding window may have all its rows in the level 'recent'. */
+static lk_status count_age(struct lk_tune_cost *cost, const struct counting *c, int age, int side,
+                           lk_err *err) {
+    uint64_t least = 0, bytes = 0, sum = 0;
     int n_group = c->loss->n_group;
-    for (int i = 0; i < n_group; i++) c->bits[i] = fewest;
-    status = count_bytes(c, &cost->base, err);
-    for (int age = 0; age < (c->recent ? LK_TUNE_AGES : 1); age++)
-        for (int side = 0; side < 2; side++)
-            for (int b = 0; status == LK_OK && b < LK_TUNE_N_BITS; b++) {
-                status = count_change(c, -1, age, side, lk_tune_bits_at[b], &bytes, err);
-                if (b == 0) least = bytes;
-                cost->more[age][side][b] = bytes > least ? bytes - least : 0;
-            }
-    for (int side = 0; side < 2; side++) {
-        sum = 0;
-        if (status == LK_OK) status = count_change(c, -1, LK_TUNE_BODY, side, 1, &least, err);
-        for (int group = 0; status == LK_OK && group < n_group; group++) {
-            status = count_change(c, group, LK_TUNE_BODY, side, 8, &bytes, err);
-            cost->part[group][side] = bytes > least ? (double)(bytes - least) : 0;
-            sum += bytes > least ? bytes - least : 0;
-        }
-        for (int group = 0; group < n_group; group++)
-            cost->part[group][side] = sum ? cost->part[group][side] / (double)sum : 1.0 / n_group;
+    lk_status status = LK_OK;
+    for (int b = 0; status == LK_OK && b < LK_TUNE_N_BITS; b++) {
+        status = count_change(c, -1, age, side, lk_tune_bits_at[b], &bytes, err);
+        if (b == 0) least = bytes;
+        cost->more[age][side][b] = bytes > least ? bytes - least : 0;
     }
+    for (int group = 0; status == LK_OK && group < n_group; group++) {
+        status = count_change(c, group, age, side, 8, &bytes, err);
+        cost->part[group][age][side] = bytes > least ? (double)(bytes - least) : 0;
+        sum += bytes > least ? bytes - least : 0;
+    }
+    for (int group = 0; group < n_group; group++)
+        cost->part[group][age][side] =
+            sum ? cost->part[group][age][side] / (double)sum : 1.0 / n_group;
+    return status;
+}
+
+static lk_status count_all(struct lk_tune_cost *cost, const struct counting *c, lk_err *err) {
+    for (int i = 0; i < c->loss->n_group; i++) c->bits[i] = fewest;
+    lk_status status = count_bytes(c, &cost->base, err);
+    for (int age = 0; age < (c->recent ? LK_TUNE_AGES : 1); age++)
+        for (int side = 0; status == LK_OK && side < 2; side++)
+            status = count_age(cost, c, age, side, err);
     return status;
 }
 
@@ -187,19 +192,22 @@ lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_mod
 
 /* The options of one side of one group. */
 static void list_options(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
-                         int recent, const struct lk_tune_tilt *tilt, int group, int side,
-                         double factor, struct lk_allocate_option option[N_OPTION]) {
-    double share = model->share[side][recent], odds = share / (1 - share) * exp(tilt->recent);
-    double part = cost->part[group][side];
+                         const struct lk_tune_form *form, int group, int side, double factor,
+                         struct lk_allocate_option option[N_OPTION]) {
+    double share = model->share[side][form->recent],
+           odds = share / (1 - share) * exp(form->tilt.recent);
+    const double(*part)[2] = cost->part[group];
     const double *kl = model->kl[group][side];
     share = odds / (1 + odds);
-    int fewest_bits = side == LK_K ? model->min_k_bits : 1;
+    int fewest_bits = side == LK_K ? form->min_k_bits : 1;
     for (int body = 0; body < LK_TUNE_N_BITS; body++)
         for (int newer = 0; newer < LK_TUNE_N_BITS; newer++) {
-            bool possible =
-                lk_tune_bits_at[body] >= fewest_bits && (recent ? newer >= body : newer == body);
-            double bytes = part * (double)(cost->more[LK_TUNE_BODY][side][body] +
-                                           cost->more[LK_TUNE_RECENT][side][newer]);
+            bool possible = lk_tune_bits_at[body] >= fewest_bits &&
+                            (form->recent ? newer >= body : newer == body);
+            double bytes = part[LK_TUNE_BODY][side] * (double)cost->more[LK_TUNE_BODY][side][body];
+            if (form->recent)
+                bytes +=
+                    part[LK_TUNE_RECENT][side] * (double)cost->more[LK_TUNE_RECENT][side][newer];
             option[body * LK_TUNE_N_BITS + newer] = (struct lk_allocate_option){
                 .loss = possible ? factor * (kl[body] * (1 - share) + kl[newer] * share) : INFINITY,
                 .cost = (uint64_t)ceil(bytes)};
@@ -207,7 +215,7 @@ static void list_options(const struct lk_tune_model *model, const struct lk_tune
 }
 
 lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
-                         int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,
+                         const struct lk_tune_form *form, uint64_t max_bytes,
                          struct lk_ledger *ledger, struct lk_tune_bits *bits, double *kl,
                          lk_err *err) {
     size_t n_item = 2 * (size_t)model->n_group;
@@ -220,8 +228,8 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
         status = lk_fail(err, LK_E_NOMEM, "no memory to allocate bits to %zu items", n_item);
     for (size_t i = 0; status == LK_OK && i < n_item; i++) {
         int group = (int)(i / 2), side = (int)(i % 2);
-        list_options(model, cost, recent, tilt, group, side,
-                     tilt_factor(model, tilt, group, side, middle), option[i]);
+        list_options(model, cost, form, group, side,
+                     tilt_factor(model, &form->tilt, group, side, middle), option[i]);
     }
     uint64_t least = cost->base;
     for (size_t i = 0; status == LK_OK && i < n_item; i++)

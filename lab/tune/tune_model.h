@@ -33,11 +33,17 @@ struct lk_tune_tilt {
     double v, recent, depth, contrast;
 };
 
+/* What a recipe is chosen among. */
+struct lk_tune_form {
+    int recent;     /* index in lk_tune_recent_at */
+    int min_k_bits; /* keys have at least as many */
+    struct lk_tune_tilt tilt;
+};
+
 struct lk_tune_model {
     int n_layer, n_group;
     struct lk_tune_group *group;       /* [n_group] layer after layer */
     enum lk_tune_trellis trellis;      /* of the recipes; measured groups have LK_TUNE_TRELLIS */
-    int min_k_bits;                    /* options of K have at least as many */
     double (*kl)[2][LK_TUNE_N_BITS];   /* [n_group] */
     double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
 };
@@ -63,7 +69,7 @@ double lk_tune_loss_at(const struct lk_tune_model *model, int group, int side, i
 struct lk_tune_cost {
     uint64_t base;                                  /* all groups at the fewest bits */
     uint64_t more[LK_TUNE_AGES][2][LK_TUNE_N_BITS]; /* of a side, all groups */
-    double (*part)[2];                              /* [n_group] of `more` that is this group's */
+    double (*part)[LK_TUNE_AGES][2];                /* [n_group] of `more` that is this group's */
 };
 
 /* Measure the cost with the planner, for a level 'recent' of lk_tune_recent_at[recent] percent and
@@ -71,10 +77,11 @@ struct lk_tune_cost {
 lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_model *loss,
                              const lk_model *model, int32_t n_ctx, int recent, lk_err *err);
 
-/* Find the bits [n_group] with the smallest estimated KL of at most max_bytes. *kl: the estimate,
- * with the tilt. LK_E_ARG if no recipe is that small, LK_E_NOMEM. */
+/* Find the bits [n_group] with the smallest estimated KL of at most max_bytes. cost: that of
+ * form->recent. *kl: the estimate, with the tilt. LK_E_ARG if no recipe is that small,
+ * LK_E_NOMEM. */
 lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
-                         int recent, const struct lk_tune_tilt *tilt, uint64_t max_bytes,
+                         const struct lk_tune_form *form, uint64_t max_bytes,
                          struct lk_ledger *ledger, struct lk_tune_bits *bits, double *kl,
                          lk_err *err);
 

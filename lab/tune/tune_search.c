@@ -26,7 +26,7 @@ static double estimate_loss(const struct lk_tune *t, const struct lk_tune_bits *
     return sum;
 }
 
-/* Choose the bits of c->recent and c->tilt, in at most max_bytes as the planner counts them. Sizes
+/* Choose the bits for c->form, in at most max_bytes as the planner counts them. Sizes
  * of blocks make the cost of one layer depend a little on the others, so the budget is adjusted
  * until the plan fits closely. */
 static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tune_bits *bits,
@@ -38,11 +38,11 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
         double chosen;
         lk_plan plan;
         struct lk_buf text = {0};
-        status = lk_tune_choose(&t->loss, &t->cost[c->recent], c->recent, &c->tilt, budget,
-                                &t->ledger, bits, &chosen, err);
+        status = lk_tune_choose(&t->loss, &t->cost[c->form.recent], &c->form, budget, &t->ledger,
+                                bits, &chosen, err);
         if (status != LK_OK) break;
-        lk_tune_print(&text, t->loss.group, bits, t->loss.n_group, lk_tune_recent_at[c->recent],
-                      t->loss.trellis);
+        lk_tune_print(&text, t->loss.group, bits, t->loss.n_group,
+                      lk_tune_recent_at[c->form.recent], t->loss.trellis);
         status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                              : lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
         bool better =
@@ -53,7 +53,7 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
             text = old;
             c->chosen = chosen;
             c->bytes = plan.cache_bytes;
-            c->estimate = estimate_loss(t, bits, c->recent);
+            c->estimate = estimate_loss(t, bits, c->form.recent);
             found = true;
         }
         lk_buf_free(&text);
@@ -69,11 +69,11 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
 }
 
 /* Add a candidate if a recipe of its form is small enough; otherwise there are other candidates. */
-static lk_status add_candidate(struct lk_tune_search *s, int recent, struct lk_tune_tilt tilt,
+static lk_status add_candidate(struct lk_tune_search *s, const struct lk_tune_form *form,
                                lk_err *err) {
     struct lk_tune_candidate *c = &s->at[s->n];
     if (s->n == LK_TUNE_MAX_CANDIDATE) return LK_OK;
-    *c = (struct lk_tune_candidate){.recent = recent, .tilt = tilt};
+    *c = (struct lk_tune_candidate){.form = *form};
     lk_err failure = {0};
     lk_status status = choose_bits(s->t, s->max_bytes, s->bits, c, &failure);
     s->n += status == LK_OK;
@@ -87,10 +87,9 @@ lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint6
     if (!t->measured) return lk_fail(err, LK_E_ARG, "lk_tune_measure has to come first");
     s->bits = lk_alloc(&t->ledger, LK_FOR_OTHER, (size_t)t->loss.n_group * sizeof *s->bits);
     if (!s->bits) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", t->loss.n_group);
-    /* Without tilt, in every form. */
-    lk_status status = LK_OK;
     for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
-        status = add_candidate(s, i, (struct lk_tune_tilt){0}, err);
+        struct lk_tune_form form = {.recent = i, .min_k_bits = t->opts.min_k_bits};
+        lk_status status = add_candidate(s, &form, err);
         if (status != LK_OK) return status;
     }
     return s->n ? LK_OK
@@ -111,6 +110,29 @@ size_t lk_tune_search_best_estimate(const struct lk_tune_search *s) {
     return best;
 }
 
+/* Is there a candidate with the same fewest bits of keys and a smaller estimate? */
+static bool has_better(const struct lk_tune_search *s, size_t i) {
+    for (size_t k = 0; k < s->n; k++)
+        if (s->at[k].form.min_k_bits == s->at[i].form.min_k_bits &&
+            s->at[k].estimate < s->at[i].estimate)
+            return true;
+    return false;
+}
+
+/* Drop all candidates but the best estimate for each fewest bits of keys. */
+static void keep_estimates(struct lk_tune_search *s) {
+    bool drop[LK_TUNE_MAX_CANDIDATE];
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) drop[i] = has_better(s, i);
+    for (size_t i = 0; i < s->n; i++) {
+        if (drop[i])
+            lk_buf_free(&s->at[i].text);
+        else
+            s->at[n++] = s->at[i];
+    }
+    s->n = n;
+}
+
 /* Drop all candidates but one, which becomes the first. */
 static void keep_only(struct lk_tune_search *s, size_t kept) {
     struct lk_tune_candidate c = s->at[kept];
@@ -121,6 +143,23 @@ static void keep_only(struct lk_tune_search *s, size_t kept) {
 }
 
 /* ---- improving by measuring ---- */
+
+/* All candidates again, with more bits for keys at least. Errors of keys stand in the exponents of
+ * attention, so those of many layers and rows lose more than the estimate, which is a sum over
+ * single groups. */
+static lk_status add_finer_keys(struct lk_tune_search *s, lk_err *err) {
+    enum { MORE = 2 };
+    lk_status status = LK_OK;
+    size_t n = s->n;
+    for (size_t i = 0; i < n; i++) {
+        struct lk_tune_form form = s->at[i].form;
+        for (int more = 0; status == LK_OK && more < MORE && form.min_k_bits < 8; more++) {
+            form.min_k_bits += form.min_k_bits == 6 ? 2 : 1;
+            status = add_candidate(s, &form, err);
+        }
+    }
+    return status;
+}
 
 static lk_status measure_candidates(struct lk_tune_search *s, lk_err *err) {
     struct lk_measure measure = lk_tune_measure_of(s->t);
@@ -157,38 +196,39 @@ static lk_status add_variants(struct lk_tune_search *s, size_t from, double scal
     lk_status status = LK_OK;
     for (int i = 0; i < N_TILT; i++)
         for (int sign = -1; status == LK_OK && sign <= 1; sign += 2) {
-            struct lk_tune_tilt tilt = s->at[from].tilt;
-            *tilt_value(&tilt, i) += sign * scale * step[i];
-            status = add_candidate(s, s->at[from].recent, tilt, err);
+            struct lk_tune_form form = s->at[from].form;
+            *tilt_value(&form.tilt, i) += sign * scale * step[i];
+            status = add_candidate(s, &form, err);
         }
     return status;
 }
 
 /* The sum of all single changes since `first` that made `from` better, in full and in half. */
 static lk_status add_sums(struct lk_tune_search *s, size_t from, size_t first, lk_err *err) {
-    struct lk_tune_tilt sum = s->at[from].tilt, half = sum;
+    struct lk_tune_form sum = s->at[from].form, half = sum;
     double kl = candidate_kl(s, from);
     int n = 0;
     for (size_t k = first; k < s->n; k++)
         for (int i = 0; i < N_TILT; i++) {
-            double change = *tilt_value(&s->at[k].tilt, i) - *tilt_value(&s->at[from].tilt, i);
+            double change =
+                *tilt_value(&s->at[k].form.tilt, i) - *tilt_value(&s->at[from].form.tilt, i);
             if (change == 0 || candidate_kl(s, k) >= kl) continue;
-            *tilt_value(&sum, i) += change;
-            *tilt_value(&half, i) += change / 2;
+            *tilt_value(&sum.tilt, i) += change;
+            *tilt_value(&half.tilt, i) += change / 2;
             n++;
         }
     if (n == 0) return LK_OK;
-    lk_status status = add_candidate(s, s->at[from].recent, sum, err);
-    return status == LK_OK ? add_candidate(s, s->at[from].recent, half, err) : status;
+    lk_status status = add_candidate(s, &sum, err);
+    return status == LK_OK ? add_candidate(s, &half, err) : status;
 }
 
 /* Measure the forms, then in each round variants of the best recipe and their sums. The candidate
  * with the smallest measured KL is at s->at[*best]. */
 lk_status lk_tune_search_improve(struct lk_tune_search *s, size_t *best, lk_err *err) {
     double scale = 1;
-    lk_status status = LK_OK;
-    if (s->t->opts.n_round < 0) keep_only(s, lk_tune_search_best_estimate(s));
-    status = measure_candidates(s, err);
+    lk_status status = add_finer_keys(s, err);
+    if (s->t->opts.n_round < 0) keep_estimates(s);
+    if (status == LK_OK) status = measure_candidates(s, err);
     for (int round = 0; status == LK_OK && round < s->t->opts.n_round; round++) {
         keep_only(s, best_measured(s));
         status = add_variants(s, 0, scale, err);

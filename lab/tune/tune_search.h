@@ -1,7 +1,8 @@
 /* The search for a recipe of a given size.
  *
- *   lk_tune_search_open      the best estimate of each form, without measuring
- *   lk_tune_search_improve   measure them, and in rounds variants of the best one
+ *   lk_tune_search_open      the best estimate for each size of 'recent', without measuring
+ *   lk_tune_search_improve   measure them, also with more bits for keys, and in rounds
+ *                            variants of the best one
  */
 #ifndef LK_TUNE_TUNE_SEARCH_H
 #define LK_TUNE_TUNE_SEARCH_H
@@ -12,8 +13,7 @@ enum { LK_TUNE_MAX_CANDIDATE = 32 };
 
 /* A recipe that may be the result. */
 struct lk_tune_candidate {
-    int recent; /* index in lk_tune_recent_at */
-    struct lk_tune_tilt tilt;
+    struct lk_tune_form form;
     double estimate; /* without a tilt */
     double chosen;   /* what was minimized: with the tilt */
     uint64_t bytes;
