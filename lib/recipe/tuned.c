@@ -170,16 +170,25 @@ static const lk_tuned_preset tuned[] = {
      "k=rot8 v=rot5; layers 12: rot6; layers 17: rot3; window 32: rot8",
      "for Gemma 3 270M: 4.5 bits at 8,192 tokens", 0xb2a5c90c1862755fu},
     {"gemma3-270m-3",
-     "sink 4: f16; body: k=rot6 v=rot4(trellis); layers 0, 2, 4: k=rot4(trellis) "
-     "v=rot3(trellis); layers 3: rot4(trellis); layers 5, 11: rot3(trellis); layers 6: "
-     "k=rot5 v=rot4(trellis); layers 8: k=rot8 v=rot4(trellis); layers 12-13: k=rot6 "
-     "v=rot5; layers 15: k=rot6 v=rot3(trellis); layers 17: rot2(trellis); window 32: rot8",
+     "sink 4: f16; body: k=rot6 v=rot4(trellis); layers 0, 4: k=rot4(trellis) "
+     "v=rot3(trellis); layers 2: k=rot5 v=rot3(trellis); layers 3: k=rot5 v=rot4(trellis); "
+     "layers 5, 11: k=rot3(trellis) v=rot2(trellis); layers 7, 12-13: k=rot6 v=rot5; "
+     "layers 8, 10: k=rot8 v=rot4(trellis); layers 17: k=rot3(trellis) v=rot1(trellis); "
+     "recent 10%: k=rot6 v=rot4(trellis); layers 0, 4 recent: k=rot4(trellis) "
+     "v=rot3(trellis); layers 2, 17 recent: k=rot5 v=rot3(trellis); layers 3 recent: "
+     "k=rot5 v=rot4(trellis); layers 5, 7, 11-13 recent: k=rot6 v=rot5; layers 8, 10 "
+     "recent: k=rot8 v=rot4(trellis); window 32: rot8",
      "for Gemma 3 270M: 3.5 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
     {"gemma3-270m-2",
-     "sink 4: f16; body: k=rot4(trellis) v=rot2(trellis); layers 0, 3: k=rot3(trellis) "
-     "v=rot2(trellis); layers 2, 4-5, 11: rot2(trellis); layers 6: rot3(trellis); layers 7, "
-     "12-14: k=rot4(trellis) v=rot3(trellis); layers 8: k=rot6 v=rot2(trellis); layers 10: "
-     "k=rot5 v=rot3(trellis); layers 17: rot1(trellis); window 32: rot8",
+     "sink 4: f16; body: k=rot4(trellis) v=rot2(trellis); layers 0, 4: rot2(trellis); "
+     "layers 2-3, 6: k=rot3(trellis) v=rot2(trellis); layers 5, 11, 17: k=rot2(trellis) "
+     "v=rot1(trellis); layers 7, 13: k=rot4(trellis) v=rot3(trellis); layers 8: k=rot6 "
+     "v=rot2(trellis); layers 10: k=rot6 v=rot3(trellis); layers 12: k=rot5 "
+     "v=rot3(trellis); recent 10%: k=rot4(trellis) v=rot2(trellis); layers 0, 4 recent: "
+     "rot2(trellis); layers 2-3, 6 recent: k=rot3(trellis) v=rot2(trellis); layers 5, 7, "
+     "11, 13 recent: k=rot4(trellis) v=rot3(trellis); layers 8 recent: k=rot6 "
+     "v=rot2(trellis); layers 10 recent: k=rot6 v=rot3(trellis); layers 12 recent: k=rot5 "
+     "v=rot3(trellis); layers 17 recent: k=rot3(trellis) v=rot1(trellis); window 32: rot8",
      "for Gemma 3 270M: 2.4 bits at 8,192 tokens, trellis-coded", 0xb2a5c90c1862755fu},
 };
 

@@ -1,6 +1,9 @@
 /* Tuning tiny random models: sizes hold, results are measured, an interrupted run continues. */
+#include "engine/model.h"
 #include "lowkey_lab.h"
+#include "support.h"
 #include "support_model.h"
+#include "tune/tune_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,6 +124,53 @@ static void results_are_measured(void **state) {
     lk_tune_free(tune);
     lk_recipe_free(tuned.recipe);
     lk_model_free(model);
+}
+
+/* Costs of single groups add up to what the planner says of a recipe, also for layers with a sliding
+ * window, whose rows may all be in the level 'recent'. */
+static void costs_add_up(void **state) {
+    (void)state;
+    enum { MAX_GROUP = 64, N_CTX = 8192 };
+    static const char *const preset[] = {"llama", "gemma3"};
+    struct random r = {3};
+    for (int i = 0; i < 2; i++) {
+        lk_model *model = open_preset(preset[i], N_CTX, 1);
+        struct lk_cache_shape shape = lk_model_cache_shape(model);
+        struct lk_tune_group group[MAX_GROUP];
+        double part[MAX_GROUP][LK_TUNE_AGES][2];
+        struct lk_tune_model loss = {.n_layer = shape.n_layer, .group = group};
+        assert_true(lk_tune_divide_heads(&shape, LK_TUNE_MAX_GROUP, NULL) <= MAX_GROUP);
+        loss.n_group = lk_tune_divide_heads(&shape, LK_TUNE_MAX_GROUP, group);
+        for (int recent = 0; recent < LK_TUNE_N_RECENT; recent++) {
+            struct lk_tune_cost cost = {.part = part};
+            struct lk_tune_bits bits[MAX_GROUP];
+            assert_int_equal(lk_tune_count_cost(&cost, &loss, model, N_CTX, recent, NULL), LK_OK);
+            double sum = (double)cost.base;
+            for (int g = 0; g < loss.n_group; g++)
+                for (int side = 0; side < 2; side++) {
+                    int body = random_int(&r, 0, LK_TUNE_N_BITS - 1),
+                        newer = random_int(&r, body, LK_TUNE_N_BITS - 1);
+                    bits[g].of[LK_TUNE_BODY][side] = lk_tune_bits_at[body];
+                    bits[g].of[LK_TUNE_RECENT][side] = lk_tune_bits_at[recent ? newer : body];
+                    sum +=
+                        part[g][LK_TUNE_BODY][side] * (double)cost.more[LK_TUNE_BODY][side][body];
+                    if (recent)
+                        sum += part[g][LK_TUNE_RECENT][side] *
+                               (double)cost.more[LK_TUNE_RECENT][side][newer];
+                }
+            struct lk_buf text = {0};
+            lk_plan plan;
+            lk_tune_print(&text, group, bits, loss.n_group, lk_tune_recent_at[recent],
+                          LK_TUNE_TRELLIS);
+            assert_int_equal(lk_tune_plan(model, text.at, N_CTX, &plan, NULL), LK_OK);
+            double ratio = sum / (double)plan.cache_bytes;
+            print_message("%s, recent %d %%: %.4f of the plan\n", preset[i],
+                          lk_tune_recent_at[recent], ratio);
+            assert_true(ratio > 0.97 && ratio < 1.03);
+            lk_buf_free(&text);
+        }
+        lk_model_free(model);
+    }
 }
 
 /* The fewest bits of rot in a recipe that follow a word: "k=" or, for both sides, ": ". */
@@ -318,6 +368,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
+        cmocka_unit_test(costs_add_up),
         cmocka_unit_test(keys_have_enough_bits),
         cmocka_unit_test(last_predictions_are_scored),
         cmocka_unit_test(heads_have_their_own_bits),
