@@ -126,15 +126,20 @@ static void results_are_measured(void **state) {
     lk_model_free(model);
 }
 
-/* Costs of single groups add up to what the planner says of a recipe, also for layers with a sliding
- * window, whose rows may all be in the level 'recent'. */
+/* Costs of single groups add up to what the planner says of a recipe, also for layers with a
+ * sliding window, whose rows may all be in the level 'recent'. */
 static void costs_add_up(void **state) {
     (void)state;
-    enum { MAX_GROUP = 64, N_CTX = 8192 };
+    enum { MAX_GROUP = 64 };
     static const char *const preset[] = {"llama", "gemma3"};
+    static const int32_t n_ctx[] = {8192, 4096};
     struct random r = {3};
     for (int i = 0; i < 2; i++) {
-        lk_model *model = open_preset(preset[i], N_CTX, 1);
+        struct tiny_spec spec = *tiny_preset(preset[i]);
+        lk_model_opts opts = {.n_threads = 1};
+        spec.n_ctx = n_ctx[i];
+        if (spec.n_swa) spec.n_swa = 256;
+        lk_model *model = open_tiny(&spec, &opts);
         struct lk_cache_shape shape = lk_model_cache_shape(model);
         struct lk_tune_group group[MAX_GROUP];
         double part[MAX_GROUP][LK_TUNE_AGES][2];
@@ -144,12 +149,13 @@ static void costs_add_up(void **state) {
         for (int recent = 0; recent < LK_TUNE_N_RECENT; recent++) {
             struct lk_tune_cost cost = {.part = part};
             struct lk_tune_bits bits[MAX_GROUP];
-            assert_int_equal(lk_tune_count_cost(&cost, &loss, model, N_CTX, recent, NULL), LK_OK);
+            assert_int_equal(lk_tune_count_cost(&cost, &loss, model, n_ctx[i], recent, NULL),
+                             LK_OK);
             double sum = (double)cost.base;
             for (int g = 0; g < loss.n_group; g++)
                 for (int side = 0; side < 2; side++) {
-                    int body = random_int(&r, 0, LK_TUNE_N_BITS - 1),
-                        newer = random_int(&r, body, LK_TUNE_N_BITS - 1);
+                    int last = group[g].layer == group[loss.n_group - 2].layer,
+                        body = random_int(&r, 0, 3), newer = last ? LK_TUNE_N_BITS - 1 : body;
                     bits[g].of[LK_TUNE_BODY][side] = lk_tune_bits_at[body];
                     bits[g].of[LK_TUNE_RECENT][side] = lk_tune_bits_at[recent ? newer : body];
                     sum +=
@@ -162,11 +168,11 @@ static void costs_add_up(void **state) {
             lk_plan plan;
             lk_tune_print(&text, group, bits, loss.n_group, lk_tune_recent_at[recent],
                           LK_TUNE_TRELLIS);
-            assert_int_equal(lk_tune_plan(model, text.at, N_CTX, &plan, NULL), LK_OK);
+            assert_int_equal(lk_tune_plan(model, text.at, n_ctx[i], &plan, NULL), LK_OK);
             double ratio = sum / (double)plan.cache_bytes;
             print_message("%s, recent %d %%: %.4f of the plan\n", preset[i],
                           lk_tune_recent_at[recent], ratio);
-            assert_true(ratio > 0.97 && ratio < 1.03);
+            assert_true(ratio > 0.93 && ratio < 1.07);
             lk_buf_free(&text);
         }
         lk_model_free(model);
