@@ -79,8 +79,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "and measuring takes less time."},
              {0, "min-k-bits", "N", "fewest bits of keys (default 2)", OPT_INT, &a->min_k_bits, 1,
               8,
-              .man = "Fewest bits of keys, 1 to 6 or 8 (default 2). Where keys with one bit lose "
-                     "little when they are measured, they may lose much in a longer context: their "
+              .man = "Fewest bits of keys, 1 to 6 or 8 (default 2). Keys of one bit may lose "
+                     "little in "
+                     "the chunks that are measured and much in a longer context, because their "
                      "errors make queries attend more to all of them together."},
              {0, "measure-bits", "N[,N...]", "bits to measure each group at (default 2)",
               OPT_NUMBERS, &a->measure_bits, 1, 8,
