@@ -517,8 +517,8 @@ typedef struct {
     const int32_t *bits; /* [n_bits] numbers of bits to measure at: 1 to 6 or 8, increasing */
     size_t n_bits;       /* at most 6; 0: {2} */
     int32_t max_groups;  /* head groups of a layer, at most 8; 0: 8; 1: all heads have equal bits */
-    int32_t min_k_bits;  /* fewest bits of keys in a recipe: 1 to 6 or 8; 0: 2. One bit loses little
-                             where it is measured, and much in longer contexts */
+    int32_t min_k_bits;  /* fewest bits of keys in a recipe: 1 to 6 or 8; 0: 2. Keys of 1 bit lose
+                             little in short chunks and much in longer contexts */
     bool no_prompt;      /* measure single groups without an exact prompt too, in twice the time */
     int32_t n_round;     /* rounds of measuring variants of a recipe; 0: 2; -1: none */
     bool fast;           /* only codecs that all CPUs read fast: no trellis-coded levels */
