@@ -3,7 +3,7 @@
  * usage: bench/grammar MODEL.gguf [N]    with N, the vocabulary is extended to N tokens by joining
  *                                        pairs; libllama is timed without N only */
 #include "base/clock.h"
-#include "token/grammar_state.h"
+#include "grammar/grammar_state.h"
 #include "token/tokenize.h"
 #include "token/vocab.h"
 

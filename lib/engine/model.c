@@ -7,8 +7,8 @@
 #include "engine/adapters.h"
 #include "engine/factors.h"
 #include "engine/model_rope.h"
+#include "template/jinja.h"
 #include "token/chat_format.h"
-#include "token/jinja.h"
 #include "token/tokenize.h"
 
 #include <pthread.h>

@@ -3,8 +3,8 @@
 #include "token/chat_format.h"
 
 #include "base/utf8.h"
-#include "token/chat_messages.h"
-#include "token/chat_template.h"
+#include "template/chat_messages.h"
+#include "template/chat_template.h"
 
 #include <limits.h>
 #include <stdio.h>

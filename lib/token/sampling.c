@@ -6,7 +6,7 @@
 #include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/splitmix64.h"
-#include "token/grammar_state.h"
+#include "grammar/grammar_state.h"
 
 #include "llama.h"
 

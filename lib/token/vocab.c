@@ -3,8 +3,8 @@
 
 #include "base/cxx_call.h"
 #include "base/log.h"
-#include "token/chat_template.h"
-#include "token/token_bytes.h"
+#include "grammar/token_bytes.h"
+#include "template/chat_template.h"
 
 #include "gguf.h"
 #include "llama.h"

@@ -1,7 +1,7 @@
 /* Fuzz target: a chat template, a zero byte, and a conversation as JSON: a list of messages. Any
  * template ends within the bounds of memory and time, with an error of one line or an output that
  * is the same the next time. */
-#include "token/chat_template.h"
+#include "template/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>

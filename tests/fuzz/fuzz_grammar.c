@@ -1,7 +1,7 @@
 /* Fuzz target: a JSON schema or GBNF text, a zero byte, and a text that the grammar may allow. What
  * a grammar allows does not depend on how a text is cut, and neither steps nor memory exceed their
  * bounds. The first byte selects: 's' schema, else GBNF. */
-#include "token/grammar_state.h"
+#include "grammar/grammar_state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,331 @@
+/* Converts JSON schemas to GBNF grammars, with jansson.
+ *
+ * The grammar never accepts a text that violates the schema. It is narrower than the schema in
+ * these ways: properties come in the schema's order, unlisted properties are allowed only if
+ * `additionalProperties` is a schema or there are no `properties`, numbers have limited length, and
+ * white space is where JSON writers put it: after commas and inside brackets one space or one
+ * newline with an indentation, after colons one space. Strings with a `pattern` or `format`, and
+ * numbers with bounds, are narrower too (pattern.h, number_range.h). `oneOf` is treated as `anyOf`.
+ *
+ * A keyword that is neither supported nor an annotation is an error, because ignoring it would
+ * accept too much. Depth, number of rules and size of the output are limited, and the work is in
+ * proportion to the bytes of the schema:
+ *
+ *   - A part of a schema is converted once for each place that holds it, and once more at most for
+ *     all $ref to it. There are at most MAX_RULES conversions.
+ *   - A conversion looks at each keyword once; an unknown one ends it, so there are few.
+ *   - Lists (enum, required, anyOf, properties) are read once, and no further after the output has
+ *     reached MAX_GRAMMAR.
+ *
+ * Rules with the same text are one rule, so alternatives that are equal become one. */
+#include "base/fnv1a.h"
+#include "base/ledger.h"
+#include "grammar/json_literal.h"
+#include "grammar/schema_types.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_SCHEMA = 1 << 20, /* bytes of schema */
+    N_TYPE = 7,           /* types of JSON Schema */
+};
+
+static int add_schema_rule(struct lk_schema_grammar *g, const json_t *schema);
+
+static bool fail_too_large(struct lk_schema_grammar *g) {
+    g->status = lk_fail(g->err, LK_E_UNSUPPORTED,
+                        "the JSON schema is too large: at most %d levels of nesting, %d parts and "
+                        "%d bytes of grammar are supported",
+                        LK_SCHEMA_MAX_DEPTH, LK_SCHEMA_MAX_RULES, LK_SCHEMA_MAX_GRAMMAR);
+    return false;
+}
+
+/* The rules of a list as alternatives, each once. Frees the list. */
+static bool write_choice(struct lk_schema_grammar *g, struct lk_buf *rules, struct lk_buf *body) {
+    struct lk_ledger ledger = {0};
+    size_t n = rules->len / sizeof(int), n_seen = (size_t)g->n_rule;
+    bool *seen = rules->failed ? NULL : lk_alloc(&ledger, LK_FOR_OTHER, n_seen);
+    const char *between = "";
+    for (size_t i = 0; seen && i < n; i++) {
+        int rule;
+        memcpy(&rule, rules->at + i * sizeof rule, sizeof rule);
+        if (seen[rule]) continue;
+        seen[rule] = true;
+        lk_buf_printf(body, "%sr%d", between, rule);
+        between = " | ";
+    }
+    bool written = seen != NULL;
+    lk_release(&ledger, LK_FOR_OTHER, seen, n_seen);
+    lk_buf_free(rules);
+    return written || lk_schema_fail_no_memory(g);
+}
+
+/* One alternative per schema of the list. */
+static bool write_alternatives(struct lk_schema_grammar *g, const json_t *list,
+                               struct lk_buf *body) {
+    struct lk_buf rules = {0};
+    if (json_array_size(list) == 0)
+        return lk_schema_fail_invalid(g, "a choice has no alternatives");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int rule = add_schema_rule(g, json_array_get(list, i));
+        if (rule < 0 || rules.len > LK_SCHEMA_MAX_GRAMMAR) {
+            lk_buf_free(&rules);
+            return rule < 0 ? false : fail_too_large(g);
+        }
+        lk_buf_append(&rules, (const char *)&rule, sizeof rule);
+    }
+    return write_choice(g, &rules, body);
+}
+
+static bool has_type(const json_t *value, const char *type) {
+    switch (json_typeof(value)) {
+    case JSON_OBJECT: return strcmp(type, "object") == 0;
+    case JSON_ARRAY: return strcmp(type, "array") == 0;
+    case JSON_STRING: return strcmp(type, "string") == 0;
+    case JSON_INTEGER: return strcmp(type, "integer") == 0 || strcmp(type, "number") == 0;
+    case JSON_REAL: return strcmp(type, "number") == 0;
+    case JSON_NULL: return strcmp(type, "null") == 0;
+    default: return strcmp(type, "boolean") == 0;
+    }
+}
+
+/* One alternative per different value of the list. Values that contradict "type" are left out. */
+static bool write_values(struct lk_schema_grammar *g, const json_t *list, const json_t *type,
+                         struct lk_buf *body) {
+    json_t *seen = json_object();
+    bool good = seen || lk_schema_fail_no_memory(g);
+    for (size_t i = 0; good && i < json_array_size(list); i++) {
+        const json_t *value = json_array_get(list, i);
+        if (json_is_string(type) && !has_type(value, json_string_value(type))) continue;
+        char *text = lk_json_text(value);
+        if (!text) {
+            good = lk_schema_fail_no_memory(g);
+        } else if (body->len > LK_SCHEMA_MAX_GRAMMAR) {
+            good = fail_too_large(g);
+        } else if (!json_object_get(seen, text)) {
+            if (body->len) lk_buf_append_str(body, " | ");
+            lk_gbnf_literal(body, text);
+            good = json_object_set_new(seen, text, json_true()) == 0 || lk_schema_fail_no_memory(g);
+        }
+        free(text);
+    }
+    json_decref(seen);
+    return good && (body->len > 0 ||
+                    lk_schema_fail_invalid(g, "an enum has no values, or none of its type"));
+}
+
+/* ---- schemas ---- */
+
+/* The schema that "#/a/b" refers to, NULL if there is none. *base becomes the innermost schema with
+ * an "$id" that contains it: "#" in a $ref refers to that one. */
+static const json_t *resolve_ref(const json_t **base, const char *ref) {
+    const json_t *at = *base;
+    if (*ref != '#') return NULL;
+    ref++;
+    while (at && *ref == '/') {
+        char name[200];
+        size_t n = strcspn(++ref, "/");
+        if (n >= sizeof name) return NULL;
+        memcpy(name, ref, n);
+        name[n] = 0;
+        ref += n;
+        at = json_object_get(at, name);
+        if (json_is_string(json_object_get(at, "$id"))) *base = at;
+    }
+    return *ref ? NULL : at;
+}
+
+/* The rule of the schema that a $ref refers to. It is made once. */
+static int add_ref_rule(struct lk_schema_grammar *g, const json_t *schema) {
+    static const char *const known[] = {"$ref", NULL};
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *outer = g->base, *base = g->base, *target = ref ? resolve_ref(&base, ref) : NULL;
+    if (!lk_schema_check_keywords(g, schema, known)) return -1;
+    if (!target) {
+        lk_schema_fail_unsupported(g, ref ? ref : "$ref");
+        return -1;
+    }
+    for (int i = 0; i < g->n_made; i++) {
+        if (g->made[i].schema != target) continue;
+        g->made[i].is_used = true;
+        return g->made[i].rule;
+    }
+    g->base = base;
+    int rule = add_schema_rule(g, target);
+    g->base = outer;
+    if (rule >= 0 && json_object_get(target, "$ref")) { /* do not follow a chain again */
+        if (g->n_made >= LK_SCHEMA_MAX_RULES) return fail_too_large(g), -1;
+        g->made[g->n_made++] = (struct lk_made_rule){.schema = target, .rule = rule};
+    }
+    return rule;
+}
+
+/* "type": ["string", "null"]: one alternative per type, with the keywords of the schema. */
+static bool write_types(struct lk_schema_grammar *g, const json_t *schema, const json_t *types,
+                        struct lk_buf *body) {
+    const char *name[N_TYPE];
+    size_t n = json_array_size(types);
+    if (n == 0) return lk_schema_fail_invalid(g, "'type' lists no types");
+    if (n > N_TYPE) return lk_schema_fail_invalid(g, "'type' lists more than seven types");
+    for (size_t i = 0; i < n; i++) {
+        name[i] = json_string_value(json_array_get(types, i));
+        if (!name[i]) return lk_schema_fail_invalid(g, "'type' holds a value that is not a string");
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(name[i], name[k]) == 0)
+                return lk_schema_fail_invalid(g, "'type' lists a type more than once");
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct lk_buf one = {0};
+        bool is_null = strcmp(name[i], "null") == 0; /* whatever the other keywords are */
+        if (is_null) lk_buf_append_str(&one, "null");
+        if (!is_null && !lk_schema_write_type(g, schema, name[i], &one)) {
+            lk_buf_free(&one);
+            return false;
+        }
+        int rule = g->n_rule++;
+        if (!lk_schema_add_line(g, rule, &one)) return false;
+        lk_buf_printf(body, "%sr%d", i ? " | " : "", rule);
+    }
+    return true;
+}
+
+static bool write_schema(struct lk_schema_grammar *g, const json_t *schema, struct lk_buf *body) {
+    static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
+    const json_t *type = json_object_get(schema, "type"), *part;
+    if ((part = json_object_get(schema, "const"))) {
+        static const char *const known[] = {"type", "const", NULL};
+        if (!lk_schema_check_keywords(g, schema, known)) return false;
+        char *text = lk_json_text(part);
+        if (text) lk_gbnf_literal(body, text);
+        free(text);
+        return text != NULL || lk_schema_fail_no_memory(g);
+    }
+    if ((part = json_object_get(schema, "enum"))) {
+        static const char *const known[] = {"type", "enum", NULL};
+        return lk_schema_check_keywords(g, schema, known) && write_values(g, part, type, body);
+    }
+    for (int i = 0; i < 3; i++) {
+        const char *const known[] = {choices[i], NULL};
+        if (!(part = json_object_get(schema, choices[i]))) continue;
+        if (i == 2 && json_array_size(part) > 1)
+            return lk_schema_fail_unsupported(g, "allOf with more than one schema");
+        return lk_schema_check_keywords(g, schema, known) && write_alternatives(g, part, body);
+    }
+    if (json_is_array(type)) return write_types(g, schema, type, body);
+    if (json_is_string(type)) return lk_schema_write_type(g, schema, json_string_value(type), body);
+    if (type) return lk_schema_fail_invalid(g, "'type' is not a string");
+    if (json_object_get(schema, "properties"))
+        return lk_schema_write_type(g, schema, "object", body);
+    static const char *const none[] = {NULL};
+    lk_buf_append_str(body, "value");
+    return lk_schema_check_keywords(g, schema, none);
+}
+
+/* Add the rule of made[index], unless an earlier one has the same text. Frees the text. Returns the
+ * number of the rule, -1 after an error. */
+static int finish_rule(struct lk_schema_grammar *g, int index, struct lk_buf *body) {
+    struct lk_made_rule *made = &g->made[index];
+    uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, lk_buf_cstr(body), body->len);
+    int own = made->rule;
+    for (int i = 0; i < g->n_made && !body->failed; i++) {
+        const struct lk_made_rule *other = &g->made[i];
+        if (other->len == 0 || other->len != body->len || other->hash != hash ||
+            memcmp(g->out.at + other->at, lk_buf_cstr(body), body->len) != 0)
+            continue;
+        made->rule = other->rule;
+        lk_buf_free(body);
+        if (!made->is_used) return made->rule;
+        lk_buf_printf(body, "r%d", made->rule); /* the schema refers to itself */
+        return lk_schema_add_line(g, own, body) ? made->rule : -1;
+    }
+    size_t len = body->len;
+    if (!lk_schema_add_line(g, own, body)) return -1;
+    made->hash = hash;
+    made->len = g->out.failed ? 0 : len;
+    made->at = g->out.len - len - 1; /* before the newline */
+    return own;
+}
+
+static int add_schema_rule(struct lk_schema_grammar *g, const json_t *schema) {
+    if (g->depth >= LK_SCHEMA_MAX_DEPTH || g->n_made >= LK_SCHEMA_MAX_RULES ||
+        g->out.len > LK_SCHEMA_MAX_GRAMMAR)
+        return fail_too_large(g), -1;
+    const json_t *outer = g->base;
+    if (json_is_string(json_object_get(schema, "$id"))) g->base = schema;
+    g->depth++;
+    int rule = -1;
+    if (json_object_get(schema, "$ref")) {
+        rule = add_ref_rule(g, schema);
+    } else {
+        struct lk_buf body = {0};
+        bool written = true;
+        int index = g->n_made++;
+        g->made[index] = (struct lk_made_rule){.schema = schema, .rule = g->n_rule++};
+        if (json_is_true(schema))
+            lk_buf_append_str(&body, "value");
+        else if (json_is_object(schema))
+            written = write_schema(g, schema, &body);
+        else
+            written = json_is_false(schema)
+                          ? lk_schema_fail_unsupported(g, "false")
+                          : lk_schema_fail_invalid(g, "a schema is not an object");
+        if (written)
+            rule = finish_rule(g, index, &body);
+        else
+            lk_buf_free(&body);
+    }
+    g->depth--;
+    g->base = outer;
+    return rule;
+}
+
+lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err) {
+    static const char common_rules[] =
+        "sp ::= \" \"?\n"
+        "ws ::= (\" \" | \"\\n\" [ ]{0,16})?\n"
+        "char ::= [^\"\\\\\\x00-\\x1F\\x7F] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4})\n"
+        "string ::= \"\\\"\" char* \"\\\"\"\n"
+        "integer ::= \"-\"? (\"0\" | [1-9] [0-9]{0,17})\n"
+        "number ::= integer (\".\" [0-9]{1,17})? ([eE] [-+]? [0-9]{1,3})?\n"
+        "boolean ::= \"true\" | \"false\"\n"
+        "null ::= \"null\"\n"
+        "object ::= \"{\" ws (string \":\" sp value (\",\" ws string \":\" sp value)*)? ws \"}\"\n"
+        "array ::= \"[\" ws (value (\",\" ws value)*)? ws \"]\"\n"
+        "value ::= object | array | string | number | boolean | null\n";
+    if (len > MAX_SCHEMA)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the JSON schema has %zu bytes, at most %d are supported", len, MAX_SCHEMA);
+    json_error_t where;
+    json_t *root = json_loadb(schema, len, JSON_DECODE_ANY, &where);
+    if (!root)
+        return lk_fail(err, LK_E_FORMAT, "the JSON schema is not valid JSON: line %d: %.100s",
+                       where.line, where.text);
+    struct lk_ledger ledger = {0};
+    struct lk_schema_grammar *g = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *g); /* 48 KiB */
+    if (!g) {
+        json_decref(root);
+        return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
+    }
+    g->base = root;
+    g->err = err;
+    g->add_rule = add_schema_rule;
+    int rule = add_schema_rule(g, root);
+    json_decref(root);
+    lk_buf_printf(&g->out, "root ::= r%d\n", rule);
+    lk_buf_append_str(&g->out, common_rules);
+    lk_status status = g->status;
+    if (!status && g->out.failed)
+        status = lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
+    if (!status && g->out.len > LK_SCHEMA_MAX_GRAMMAR)
+        status = lk_fail(err, LK_E_UNSUPPORTED,
+                         "the JSON schema needs a grammar of %zu bytes, at most %d are supported",
+                         g->out.len, LK_SCHEMA_MAX_GRAMMAR);
+    if (status)
+        lk_buf_free(&g->out);
+    else
+        *grammar = g->out.at;
+    lk_release(&ledger, LK_FOR_OTHER, g, sizeof *g);
+    return status;
+}

@@ -1,0 +1,40 @@
+/* Texts of values: as Python's str() and json.dumps() write them. */
+#ifndef LK_TOKEN_JINJA_PRINT_H
+#define LK_TOKEN_JINJA_PRINT_H
+
+#include "template/jinja_value.h"
+
+/* A text that grows. */
+struct lk_jinja_builder {
+    struct lk_jinja_heap *heap;
+    lk_jinja_char *at; /* [len] */
+    size_t len, cap;
+};
+
+void lk_jinja_add(struct lk_jinja_builder *out, struct lk_jinja_text text);
+void lk_jinja_add_bytes(struct lk_jinja_builder *out, const char *bytes, int origin);
+struct lk_jinja_text lk_jinja_built(const struct lk_jinja_builder *out);
+
+/* What `{{ value }}` writes. A string is returned as it is. Other values have no characters with
+ * the template's origin but those of strings in them. */
+struct lk_jinja_text lk_jinja_str(struct lk_jinja_heap *heap, struct lk_jinja_value value);
+
+struct lk_jinja_json_style {
+    int indent; /* -1: on one line */
+    bool ascii, sort;
+    struct lk_jinja_text comma, colon; /* NULL: the defaults */
+};
+
+/* The value as JSON. What is not a character of a string has the origin LK_FROM_DATA. */
+struct lk_jinja_text lk_jinja_json(struct lk_jinja_heap *heap, struct lk_jinja_value value,
+                                   const struct lk_jinja_json_style *style);
+
+/* The items of a dict, sorted by key or by value; a list of tuples. */
+struct lk_jinja_value lk_jinja_sorted_items(struct lk_jinja_heap *heap,
+                                            const struct lk_jinja_dict *dict, bool by_value);
+
+/* Sort elements, without changing the order of equal ones. `keys`[n] decide. */
+void lk_jinja_sort(struct lk_jinja_heap *heap, struct lk_jinja_value *keys,
+                   struct lk_jinja_value *values, size_t n, bool reverse);
+
+#endif

@@ -1,0 +1,540 @@
+/* Chat templates: the language, its limits, conversations with tools, and that nothing but the
+ * template makes control tokens. */
+#include "template/jinja.h"
+#include "tiny_gguf.h"
+#include "token/chat_format.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- the language ---- */
+
+static void set_variables(struct lk_jinja_heap *heap, struct lk_jinja_dict *variables, void *user) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)user, name, value) {
+        struct lk_jinja_text key = lk_jinja_text_of(heap, name, strlen(name), LK_FROM_TEMPLATE);
+        lk_jinja_set(heap, variables, lk_jinja_string(key),
+                     lk_jinja_from_json(heap, value, LK_FROM_DATA));
+    }
+}
+
+/* The output of a template, or its error; owned. */
+static char *render(const char *template, const char *variables) {
+    struct lk_jinja *jinja = NULL;
+    lk_err err = {0};
+    lk_jinja_char *out = NULL;
+    size_t n = 0;
+    json_t *json = json_loads(variables, 0, NULL);
+    assert_non_null(json);
+    char *text;
+    if (lk_jinja_parse(&jinja, template, strlen(template), &err) ||
+        lk_jinja_render(jinja, strlen(variables), set_variables, json, &out, &n, &err)) {
+        assert_null(strchr(err.msg, '\n'));
+        text = strdup(err.msg);
+    } else {
+        text = calloc(n + 1, 1);
+        for (size_t i = 0; i < n; i++) text[i] = (char)(out[i] & 0xFF);
+    }
+    free(out);
+    lk_jinja_free(jinja);
+    json_decref(json);
+    return text;
+}
+
+static const struct {
+    const char *template, *want;
+} language[] = {
+    {"a{{ 1 + 2 * 3 }}b", "a7b"},
+    {"{{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 ** 3 }}", "9 3 2 3.5 8"},
+    {"{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"},
+    {"{% if 0 %}a{% elif 'x' %}b{% else %}c{% endif %}", "b"},
+    {"{% for i in [1, 2, 3] if i != 2 %}{{ loop.index }}/{{ loop.length }}:{{ i }} {% endfor %}",
+     "1/2:1 2/2:3 "},
+    {"{% for i in [] %}x{% else %}none{% endfor %}", "none"},
+    {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }};{% endfor %}", "a=1;b=2;"},
+    {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}"
+     "{% endif %}{{ i }}{% endfor %}",
+     "013"},
+    {"{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}", "1"},
+    {"{% set n = namespace(x=1) %}{% for i in [1] %}{% set n.x = 2 %}{% endfor %}{{ n.x }}", "2"},
+    {"{% macro m(a, b=2) %}[{{ a }},{{ b }}]{% endmacro %}{{ m(1) }}{{ m(b=3, a=0) }}",
+     "[1,2][0,3]"},
+    {"{% set t %}a{{ 1 }}{% endset %}<{{ t }}>", "<a1>"},
+    {"{% filter upper %}ab{% endfilter %}", "AB"},
+    {"a  {%- if true -%}  b  {%- endif -%}  c", "abc"},
+    {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
+    {"a\n  {%+ if true +%}\nb{% endif %}", "a\n  \nb"},
+    {"x{# no\n #}\ny", "xy"},
+    {"{{ ' ab ' | trim }}|{{ 'aXbX'.split('X') }}|{{ 'a,b,c'.rsplit(',', 1) }}",
+     "ab|['a', 'b', '']|['a,b', 'c']"},
+    {"{{ 'hello'[1:3] }}{{ 'hello'[-1] }}{{ [1,2,3][::-1] }}", "elo[3, 2, 1]"},
+    {"{{ 'h\xc3\xa9llo'[1] }}{{ 'h\xc3\xa9llo' | length }}", "\xc3\xa9"
+                                                             "5"},
+    {"{{ {'a': [1, 2.5, none, true, 'x\"\\n']} | tojson }}",
+     "{\"a\": [1, 2.5, null, true, \"x\\\"\\n\"]}"},
+    {"{{ {'a': [1], 'b': {}} | tojson(indent=2) }}", "{\n  \"a\": [\n    1\n  ],\n  \"b\": {}\n}"},
+    {"{{ x is defined }}{{ y is defined }}{{ x is mapping }}{{ x.s is string }}{{ 3 is odd }}",
+     "TrueFalseTrueTrueTrue"},
+    {"{{ y }}{{ y | default('d') }}{{ x.nothing.more }}", "d"},
+    {"{{ 'a' in 'cat' and 2 not in [1] and not 'z' in {'a': 1} }}", "True"},
+    {"{{ 'yes' if x.n > 2 else 'no' }}{{ 1 < 2 < 3 }}", "yesTrue"},
+    {"{{ ['b', 'a'] | sort | join('-') }} {{ [1, 2] | map('string') | list }} "
+     "{{ [{'k': 1}, {'k': 2}] | selectattr('k', 'equalto', 2) | map(attribute='k') | first }}",
+     "a-b ['1', '2'] 2"},
+    {"{{ '%s=%d' % ('a', 3) }} {{ '{} {n}'.format(1, n=2) }}", "a=3 1 2"},
+    {"{{ 'aXbX'.replace('X', '-') }}{{ 'ab'.startswith(('x', 'a')) }}", "a-b-True"},
+    {"{% generation %}a{% endgeneration %}", "a"},
+    /* errors */
+    {"{{ raise_exception('no ' ~ 'way') }}", "the model's chat template, line 1: it says: no way"},
+    {"a\n{% if %}", "the model's chat template, line 2: expected an expression, not '%}'"},
+    {"{% if 1 %}", "the model's chat template, line 1: expected elif, but the template ends"},
+    {"{{ 'a", "the model's chat template, line 1: a string has no end"},
+    {"\n{{ 1 | nope }}", "the model's chat template, line 2: there is no filter 'nope'"},
+    {"{{ 1 // 0 }}", "the model's chat template, line 1: division by zero"},
+};
+
+static void language_is_that_of_jinja(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof language / sizeof *language; i++) {
+        char *got = render(language[i].template, "{\"x\": {\"s\": \"t\", \"n\": 3}}");
+        if (strcmp(got, language[i].want) != 0)
+            fail_msg("%s:\n%s\nbut expected\n%s", language[i].template, got, language[i].want);
+        free(got);
+    }
+}
+
+static char *repeat(const char *start, const char *part, size_t n, const char *end) {
+    size_t len = strlen(part);
+    char *out = calloc(strlen(start) + n * len + strlen(end) + 1, 1), *at = out;
+    at = stpcpy(at, start);
+    for (size_t i = 0; i < n; i++, at += len) memcpy(at, part, len);
+    strcpy(at, end);
+    return out;
+}
+
+/* What would crash or never end is an error. */
+static void limits_hold(void **state) {
+    (void)state;
+    char *many_ifs = repeat("", "{% if 1 %}", 50000, ""),
+         *parentheses = repeat("{{ ", "(", 200000, "1 }}"),
+         *minus = repeat("{{ ", "-", 200000, "1 }}"), *dots = repeat("{{ a", ".b", 100000, " }}"),
+         *sums = repeat("{{ 1", "+1", 100000, " }}");
+    const struct {
+        const char *template, *named;
+    } bad[] = {
+        {"{% set a = [] %}{% set _ = a.append(a) %}{{ a }}", "nested"},
+        {"{% set a = [] %}{% set _ = a.append(a) %}{{ a == [a] }}{{ a | tojson }}", "nested"},
+        {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nested"},
+        {many_ifs, "nested"},
+        {parentheses, "nested"},
+        {minus, "nested"},
+        {dots, "nested"},
+        {sums, "nested"},
+        {"{% for i in range(1000000000) %}{% endfor %}", "memory"},
+        {"{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "steps"},
+        {"{% set n = namespace(s='x') %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}"
+         "{% endfor %}",
+         "memory"},
+        {"{{ 'x' * 1000000000000 }}", "memory"},
+        {"{% for i in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
+         "memory"},
+        {"{{ 9223372036854775807 + 1 }}", "too large"},
+        {"{{ (-9223372036854775807 - 1) // -1 }}", "too large"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *got = render(bad[i].template, "{}");
+        if (!strstr(got, "the model's chat template, line ") || !strstr(got, bad[i].named))
+            fail_msg("%.60s: %.200s, expected '%s'", bad[i].template, got, bad[i].named);
+        free(got);
+    }
+    free(many_ifs);
+    free(parentheses);
+    free(minus);
+    free(dots);
+    free(sums);
+}
+
+/* ---- models ---- */
+
+enum { CONTROL = 3, MAX_TOKENS = 700 };
+
+static const char *const control[] = {"<|im_start|>",
+                                      "<|im_end|>",
+                                      "<|endoftext|>",
+                                      "<|eot_id|>",
+                                      "<|start_header_id|>",
+                                      "<|end_header_id|>",
+                                      "<start_of_turn>",
+                                      "<end_of_turn>",
+                                      "[INST]",
+                                      "[/INST]",
+                                      "[TOOL_CALLS]",
+                                      "[AVAILABLE_TOOLS]",
+                                      "<|python_tag|>",
+                                      "<tool_call>",
+                                      "</tool_call>",
+                                      "[/AVAILABLE_TOOLS]",
+                                      "[TOOL_RESULTS]",
+                                      "[/TOOL_RESULTS]",
+
+                                      "\"}"};
+enum { N_CONTROL = sizeof control / sizeof *control };
+
+static void set_template(struct gguf_context *g, void *user) {
+    static const char *at[MAX_TOKENS];
+    static int32_t type[MAX_TOKENS];
+    static float score[MAX_TOKENS];
+    int64_t texts = gguf_find_key(g, "tokenizer.ggml.tokens"),
+            types = gguf_find_key(g, "tokenizer.ggml.token_type");
+    size_t n = gguf_get_arr_n(g, texts);
+    static char copy[MAX_TOKENS][40];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(copy[i], sizeof copy[i], "%s", gguf_get_arr_str(g, texts, i));
+        type[i] = ((const int32_t *)gguf_get_arr_data(g, types))[i];
+    }
+    for (size_t i = 0, n_old = n; i < N_CONTROL; i++) {
+        size_t k = 0;
+        while (k < n_old && strcmp(copy[k], control[i]) != 0) k++;
+        if (k < n_old) continue;
+        snprintf(copy[n], sizeof copy[n], "%s", control[i]);
+        type[n++] = CONTROL;
+    }
+    for (size_t i = 0; i < n; i++) at[i] = copy[i], score[i] = -(float)i;
+    gguf_set_arr_str(g, "tokenizer.ggml.tokens", at, n);
+    gguf_set_arr_data(g, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, type, n);
+    gguf_set_arr_data(g, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, score, n);
+    gguf_set_val_str(g, "tokenizer.chat_template", user);
+}
+
+static struct lk_vocab *open_with(const char *template) {
+    char path[256];
+    const char *dir = getenv("TMPDIR");
+    struct lk_vocab *v = NULL;
+    lk_err err = {0};
+    snprintf(path, sizeof path, "%s/lowkey-chat-%d.gguf", dir ? dir : "/tmp", (int)getpid());
+    assert_true(
+        tiny_gguf_write_edited(path, tiny_preset("qwen2-bpe"), set_template, (void *)template));
+    if (lk_vocab_open(&v, path, &err)) fail_msg("%s", err.msg);
+    unlink(path);
+    return v;
+}
+
+/* Marked text, or an error; owned. Marks are shown as { and }. */
+static char *format(const struct lk_vocab *v, const lk_chat *chat) {
+    char *text = NULL;
+    lk_err err = {0};
+    if (lk_vocab_chat_format_json(v, chat, &text, &err)) return strdup(err.msg);
+    return text;
+}
+
+static void expect(const struct lk_vocab *v, const lk_chat *chat, const char *want) {
+    char *got = format(v, chat), *to = got;
+    for (const char *at = got; *at; at++)
+        if ((unsigned char)*at < 0xFE) *to++ = *at;
+    *to = 0;
+    if (strcmp(got, want) != 0) fail_msg("got\n%s\n--- expected\n%s", got, want);
+    free(got);
+}
+
+/* Templates in the style of families, written for this test. */
+static const char chatml_tools[] =
+    "{%- if tools %}<|im_start|>system\n{{ messages[0].content if messages[0].role == 'system' }}"
+    "\nTools:{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}<|im_end|>\n"
+    "{{- '\n' }}{%- endif %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>' + m.content + "
+    "'</tool_response><|im_end|>\n' }}"
+    "{%- elif m.role != 'system' or not tools %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- for call in m.tool_calls %}{{ '\n<tool_call>\n{\"name\": \"' + call.function.name + "
+    "'\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}{%- endfor %}"
+    "{{- '<|im_end|>\n' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}";
+static const char llama_tools[] =
+    "{%- for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
+    "{%- if loop.first and tools %}{{ tools | tojson(indent=2) + '\n' }}{%- endif %}"
+    "{%- if m.tool_calls %}{%- set f = m.tool_calls[0].function %}"
+    "{{ '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments | tojson }}{{ '}' }}"
+    "{%- else %}{{ m.content | trim }}{%- endif %}{{ '<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+    "{%- endif %}";
+static const char mistral_tools[] =
+    "{%- if messages[0].role == 'system' %}{{ raise_exception('no system') }}{%- endif %}"
+    "{%- if tools %}{{ '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}{%- endif %}"
+    "{%- for m in messages %}{%- if m.role == 'user' %}{%- if not loop.first and "
+    "loop.previtem.role == 'user' %}{{ raise_exception('roles must alternate') }}{%- endif %}"
+    "{{ '[INST]' + m.content + '[/INST]' }}{%- elif m.role == 'tool' %}"
+    "{%- if m.tool_call_id | length != 9 %}{{ raise_exception('ids have 9 characters') }}"
+    "{%- endif %}{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{%- elif m.tool_calls %}{{ '[TOOL_CALLS][' }}{%- for c in m.tool_calls %}"
+    "{{ c.function | tojson }}{{ ', ' if not loop.last }}{%- endfor %}{{ ']' + eos_token }}"
+    "{%- else %}{{ m.content + eos_token }}{%- endif %}{%- endfor %}";
+/* As newer ones: messages of user and assistant alternate, not counting calls and results. */
+static const char strict_tools[] =
+    "{%- set n = namespace(i=0) %}{%- for m in messages %}{%- if m.role == 'user' or "
+    "(m.role == 'assistant' and not m.tool_calls) %}{%- if (m.role == 'user') != (n.i % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{%- endif %}{%- set n.i = n.i + 1 %}"
+    "{%- endif %}{%- endfor %}{{ '[AVAILABLE_TOOLS]' + tools | tojson if tools }}"
+    "{%- for m in messages %}{%- if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}"
+    "{%- elif m.role == 'tool' %}{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{%- else %}{{ m.content }}{%- for c in m.tool_calls %}{{ '[TOOL_CALLS]' + c.function.name + "
+    "'[ARGS]' + c.function.arguments | tojson }}{%- endfor %}{%- endif %}{%- endfor %}";
+/* As gpt-oss: thoughts are called thinking, and a message with calls has either text or them. */
+static const char thinking_tools[] =
+    "{{ tools | tojson if tools }}{%- for m in messages %}{%- if m.tool_calls %}"
+    "{%- if m.content and m.thinking %}{{ raise_exception('both') }}{%- endif %}"
+    "{{ '(' + (m.thinking or m.content) + ')' + m.tool_calls[0].function.name + "
+    "m.tool_calls[0].function.arguments | tojson }}{%- else %}{{ m.role + ':' + m.content }}"
+    "{%- endif %}{%- endfor %}";
+/* As QwQ: the prompt starts the thoughts, with a word that starts like that of calls. */
+static const char started_thoughts[] =
+    "{{ tools | tojson if tools }}{%- for m in messages %}{{ '\n' + m.role + '\n' + m.content }}"
+    "{%- for c in m.tool_calls %}{{ '<tool_use>\n{\"name\": \"' + c.function.name + '\", "
+    "\"arguments\": ' + c.function.arguments | tojson + '}\n</tool_use>' }}{%- endfor %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ '\nassistant\n<think>\n' }}{%- endif %}";
+static const char gemma[] =
+    "{%- for m in messages %}{%- if m.role == 'system' %}{{ raise_exception('no system') }}"
+    "{%- endif %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + "
+    "m.content | trim + '<end_of_turn>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{%- endif %}";
+static const char *const templates[] = {chatml_tools, llama_tools, mistral_tools, gemma};
+enum { N_TEMPLATE = sizeof templates / sizeof *templates };
+
+/* ---- tools ---- */
+
+#define TOOLS                                                                                      \
+    "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", "           \
+    "\"parameters\": {\"type\": \"object\"}}}]"
+#define CALLED                                                                                     \
+    "[{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"q\"}, "      \
+    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"call-1\", "          \
+    "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": "        \
+    "1}\"}}]}, "                                                                                   \
+    "{\"role\": \"tool\", \"tool_call_id\": \"call-1\", \"content\": \"r\"}]"
+
+static void tools_go_through_the_template(void **state) {
+    (void)state;
+    const lk_chat chat = {.messages = CALLED, .tools = TOOLS, .reply = true};
+    struct lk_vocab *v = open_with(chatml_tools);
+    expect(v, &chat,
+           "<|im_start|>system\nS\nTools:\n{\"type\": \"function\", \"function\": {\"name\": "
+           "\"f\", \"description\": \"d\", \"parameters\": {\"type\": \"object\"}}}<|im_end|>\n"
+           "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n\n<tool_call>\n{\"name\": \"f\", "
+           "\"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>r"
+           "</tool_response><|im_end|>\n<|im_start|>assistant\n");
+    lk_vocab_free(v);
+    v = open_with(mistral_tools); /* no system message, and strict ids */
+    char *text = format(v, &chat);
+    assert_non_null(strstr(text, "[INST]\xFE"
+                                 "S\n\nq\xFF[/INST]"));
+    assert_non_null(strstr(text, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"));
+    assert_non_null(strstr(text, "[TOOL_RESULTS]\xFEr\xFF[/TOOL_RESULTS]"));
+    free(text);
+    lk_vocab_free(v);
+    v = open_with(gemma); /* knows nothing: everything is text */
+    text = format(v, &chat);
+    assert_non_null(strstr(text, "S\n\n# Tools\n"));
+    assert_non_null(strstr(text, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+                                 "</tool_call>"));
+    assert_non_null(strstr(text, "user\n<tool_response>\nr\n</tool_response>"));
+    free(text);
+    lk_vocab_free(v);
+}
+
+static void words_of_calls_are_the_template_s(void **state) {
+    (void)state;
+    static const lk_call_words want[N_TEMPLATE] = {{"\n\n\n", "", false},
+                                                   {"", "", true},
+                                                   {"[", "]", false},
+                                                   {"<tool_call>\n", "\n</tool_call>", false}};
+    for (size_t i = 0; i < N_TEMPLATE; i++) {
+        struct lk_vocab *v = open_with(templates[i]);
+        lk_call_words got = {.after = ""};
+        assert_int_equal(lk_vocab_call_words(v, &got, NULL), LK_OK);
+        if (i > 0) assert_string_equal(got.before, want[i].before);
+        assert_string_equal(got.after, want[i].after);
+        assert_int_equal(got.has_parameters, want[i].has_parameters);
+        lk_vocab_free(v);
+    }
+}
+
+static void words_do_not_start_within_the_prompt_s(void **state) {
+    (void)state;
+    struct lk_vocab *v = open_with(started_thoughts);
+    lk_call_words got = {.after = ""};
+    assert_int_equal(lk_vocab_call_words(v, &got, NULL), LK_OK);
+    assert_string_equal(got.before, "<tool_use>\n");
+    assert_string_equal(got.after, "\n</tool_use>");
+    lk_vocab_free(v);
+}
+
+#define THOUGHT(text)                                                                              \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": " text      \
+    ", \"reasoning_content\": \"h\", \"tool_calls\": [{\"id\": \"call-1\", \"type\": "             \
+    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}, {\"role\": "         \
+    "\"tool\", \"tool_call_id\": \"call-1\", \"content\": \"r\"}]"
+
+static void thoughts_and_calls_go_through_the_template(void **state) {
+    (void)state;
+    lk_chat chat = {.messages = THOUGHT("\"\"")};
+    struct lk_vocab *v = open_with(thinking_tools);
+    expect(v, &chat, "user:q(h)f{}tool:r");
+    chat.messages = THOUGHT("\"t\"");
+    expect(v, &chat, "user:q(h\n\nt)f{}tool:r");
+    lk_vocab_free(v);
+    v = open_with(strict_tools);
+    expect(v, &chat, "[INST]q[/INST]t[TOOL_CALLS]f[ARGS]{}[TOOL_RESULTS]r[/TOOL_RESULTS]");
+    lk_vocab_free(v);
+}
+
+static void last_message_is_continued(void **state) {
+    (void)state;
+    static const char talk[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+                               "\"assistant\", \"content\": \"%s\"}]";
+    static const char *const want[N_TEMPLATE] = {
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nThe an",
+        "<|start_header_id|>user<|end_header_id|>\n\nq<|eot_id|><|start_header_id|>assistant"
+        "<|end_header_id|>\n\nThe an",
+        "[INST]q[/INST]The an",
+        "<start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\nThe an",
+    };
+    for (size_t i = 0; i < N_TEMPLATE; i++) {
+        struct lk_vocab *v = open_with(templates[i]);
+        char text[200];
+        snprintf(text, sizeof text, talk, "The an");
+        expect(v, &(lk_chat){.messages = text, .continue_last = true}, want[i]);
+        snprintf(text, sizeof text, talk, "");
+        char *empty = format(v, &(lk_chat){.messages = text, .continue_last = true}),
+             *reply = format(v, &(lk_chat){.messages = "[{\"role\": \"user\", \"content\": "
+                                                       "\"q\"}]",
+                                           .reply = true});
+        assert_string_equal(empty, reply);
+        free(empty);
+        free(reply);
+        lk_err err = {0};
+        char *out = NULL;
+        const lk_chat user = {.messages = "[{\"role\": \"user\", \"content\": \"q\"}]",
+                              .continue_last = true};
+        assert_int_equal(lk_vocab_chat_format_json(v, &user, &out, &err), LK_E_ARG);
+        lk_vocab_free(v);
+    }
+}
+
+/* ---- control tokens ---- */
+
+static uint32_t random_state;
+
+static uint32_t random_below(uint32_t n) {
+    random_state = random_state * 1664525u + 1013904223u;
+    return (random_state >> 8) % n;
+}
+
+/* A JSON string: with spellings of control tokens, or the same parts without. */
+static json_t *random_string(bool nasty) {
+    char text[400] = "x";
+    for (uint32_t i = random_below(5); i > 0; i--) {
+        const char *word = control[random_below(N_CONTROL)];
+        strcat(text, nasty ? word : "y");
+        if (random_below(2)) strcat(text, " z\n");
+    }
+    if (random_below(9) == 0) strcat(text, nasty ? "<|im_" : "w");
+    return json_string(text);
+}
+
+static json_t *random_call(bool nasty, const char *id) {
+    return json_pack("{s:s, s:s, s:{s:o, s:{s:o, s:[o]}}}", "id", id, "type", "function",
+                     "function", "name", random_string(nasty), "arguments", "a",
+                     random_string(nasty), "b", random_string(nasty));
+}
+
+static char *random_chat(const struct lk_vocab *v, bool nasty) {
+    json_t *messages = json_array(), *properties = json_object();
+    json_t *key = random_string(nasty);
+    json_object_set_new(
+        properties, json_string_value(key),
+        json_pack("{s:s, s:o}", "type", "string", "description", random_string(nasty)));
+    json_decref(key);
+    json_t *tools = json_pack("[{s:s, s:{s:o, s:o, s:{s:s, s:o}}}]", "type", "function", "function",
+                              "name", random_string(nasty), "description", random_string(nasty),
+                              "parameters", "type", "object", "properties", properties);
+    json_array_append_new(messages,
+                          json_pack("{s:s, s:o}", "role", "user", "content", random_string(nasty)));
+    for (uint32_t i = random_below(4); i > 0; i--) {
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:s, s:[o]}", "role", "assistant", "content", "",
+                                        "tool_calls", random_call(nasty, "abcdefgh1")));
+        json_array_append_new(
+            messages, json_pack("{s:s, s:s, s:o, s:o}", "role", "tool", "tool_call_id", "abcdefgh1",
+                                "name", random_string(nasty), "content", random_string(nasty)));
+        json_array_append_new(messages, json_pack("{s:s, s:o, s:o}", "role", "assistant", "content",
+                                                  random_string(nasty), "reasoning_content",
+                                                  random_string(nasty)));
+        json_array_append_new(
+            messages, json_pack("{s:s, s:o}", "role", "user", "content", random_string(nasty)));
+    }
+    char *a = json_dumps(messages, 0), *b = json_dumps(tools, 0);
+    char *out = format(v, &(lk_chat){.messages = a, .tools = b, .reply = true});
+    free(a);
+    free(b);
+    json_decref(messages);
+    json_decref(tools);
+    return out;
+}
+
+/* The marked tokens of a text, without what is between them. */
+static char *only_marked(const char *text) {
+    char *out = calloc(strlen(text) + 1, 1), *to = out;
+    for (bool inside = false; *text; text++) {
+        if ((unsigned char)*text == LK_MARK) inside = true;
+        if (inside) *to++ = *text;
+        if ((unsigned char)*text == LK_MARK_END) inside = false;
+    }
+    return out;
+}
+
+/* Whatever is in contents, tools, calls and results, the control tokens of the conversation are
+ * those that it has with harmless texts. */
+static void strangers_make_no_control_tokens(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_TEMPLATE; i++) {
+        struct lk_vocab *v = open_with(templates[i]);
+        size_t n_nasty = 0;
+        for (uint32_t seed = 0; seed < 300; seed++) {
+            random_state = seed;
+            char *nasty = random_chat(v, true);
+            random_state = seed;
+            char *harmless = random_chat(v, false);
+            char *a = only_marked(nasty), *b = only_marked(harmless);
+            assert_true(*a && *b);
+            if (strlen(a) == strlen(b)) n_nasty++;
+            assert_string_equal(a, b);
+            free(a);
+            free(b);
+            free(nasty);
+            free(harmless);
+        }
+        assert_int_equal(n_nasty, 300);
+        lk_vocab_free(v);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(language_is_that_of_jinja),
+        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(tools_go_through_the_template),
+        cmocka_unit_test(words_of_calls_are_the_template_s),
+        cmocka_unit_test(words_do_not_start_within_the_prompt_s),
+        cmocka_unit_test(thoughts_and_calls_go_through_the_template),
+        cmocka_unit_test(last_message_is_continued),
+        cmocka_unit_test(strangers_make_no_control_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
