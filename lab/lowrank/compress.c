@@ -5,8 +5,8 @@
 #include "base/atomic_file.h"
 #include "base/fnv1a.h"
 #include "engine/model.h"
-#include "lowrank/collect.h"
-#include "lowrank/layer_rank.h"
+#include "lowrank/rank.h"
+#include "lowrank/statistics.h"
 #include "sidecar/sidecar.h"
 #include "sidecar/sidecar_write.h"
 

@@ -4,7 +4,7 @@
 #include "cache/basis_rows.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"
-#include "lowrank/weight_moments.h"
+#include "lowrank/moments.h"
 
 #include <string.h>
 

@@ -2,6 +2,9 @@
 #ifndef LK_LOWRANK_RANK_H
 #define LK_LOWRANK_RANK_H
 
+#include "lowrank/fisher.h"
+#include "lowrank/layer_basis.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,5 +39,11 @@ void lk_rank_by_score(struct lk_rank_item *item, size_t n, double share, int32_t
  *   3. Each rank rounded to the nearest multiple of the quantum (halves to even), at least one.
  * The resulting sum may differ from the requested one. */
 void lk_rank_by_score_palu_code(struct lk_rank_item *item, size_t n, double share, int32_t quantum);
+
+/* Fill the ranks of layer[side] [n_layer], NULL for a side without bases. fisher: the gradients, if
+ * the plan needs them. */
+lk_status lk_assign_ranks(struct lk_layer_basis *const layer[LK_N_BASIS],
+                          const struct lk_basis_source *source, const struct lk_fisher *fisher,
+                          lk_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* Statistics of a model on a text, from which low-rank bases are computed: second moments of the K
- * and V rows and of the queries. They are collected by lowrank/collect.h.
+ * and V rows and of the queries.
  *
  * Statistics can be saved after any window of the text, and continued later on the same text.
  * Memory per layer and side: 8 x n_head_kv x d_head x width bytes, with `width` the channels of a
@@ -48,5 +48,18 @@ lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk
 /* Load from `path` if the file exists. LK_E_FORMAT if it is damaged, LK_E_ARG if it belongs to
  * another model, text or options. */
 lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *err);
+
+/* ---- collecting ----
+ *
+ * Evaluates a text with a full cache and adds each layer's rows as they come.
+ * Memory: that session's cache, and the rows of one evaluation. */
+
+/* Continue from s->n_tok to the end of tok[0..n_tok), the text that `s` was made for. Statistics
+ * are saved to `path` (NULL: never) at the end of a window every ten seconds, and at the end of the
+ * text. `progress` counts tokens of the text. After a failure `s` must not be used; the file holds
+ * an earlier state. */
+lk_status lk_statistics_collect(struct lk_statistics *s, struct lk_model *model, const int32_t *tok,
+                                size_t n_tok, const char *path, lk_progress progress, void *user,
+                                lk_err *err);
 
 #endif

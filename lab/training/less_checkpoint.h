@@ -1,4 +1,6 @@
-/* Saved training state of single layers, in files PATH.layer-N next to the sidecar PATH.
+/* What training writes: the state of single layers, and the sidecar of all of them.
+ *
+ * States are in files PATH.layer-N next to the sidecar PATH.
  *
  * A file holds struct lk_less_state, then 4 n_weight + n_head floats: weights, Adam's two moments,
  * the best weights so far, and the levels. It is replaced after every epoch. */
@@ -6,6 +8,7 @@
 #define LK_TRAINING_LESS_CHECKPOINT_H
 
 #include "base/atomic_file.h"
+#include "sidecar/sidecar.h"
 #include "training/less_net.h"
 
 struct lk_less_state {
@@ -42,5 +45,12 @@ bool lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer);
 
 /* Delete the files of all layers. */
 void lk_less_checkpoint_remove(const struct lk_less_checkpoint *c, int n_layer);
+
+/* Write the best weights of all layers, loaded one by one through `c`, to c->path. The net's
+ * weights are overwritten. What the model's own sidecar has besides networks (bases) is copied;
+ * `other` is NULL if it has none. LK_E_IO if a layer's file is missing. */
+lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_sidecar_info *info,
+                                const struct lk_sidecar *other, struct lk_ledger *ledger,
+                                lk_err *err);
 
 #endif

@@ -1,8 +1,11 @@
-/* Choosing queries. */
+/* Choosing queries, and the schedule of learning rates. */
 #include "training/less_queries.h"
 
 #include "training/less_net.h"
 #include "training/random.h"
+
+#include <math.h>
+#include <stdint.h>
 
 enum { AFTER_CONTROL = 8 }; /* tokens */
 static const float after_control_weight = 8;
@@ -66,3 +69,16 @@ void lk_less_choose_queries(struct lk_less_queries *q, const struct lk_less_sour
         if (follows_control(q, tok, pos)) q->weight[i] = after_control_weight;
     }
 }
+
+/* ---- schedule ---- */
+
+enum { LATE_HALVINGS = 6, QUARTERS = 4 };
+
+float lk_less_epoch_rate(const struct lk_less_schedule *s, int epoch) {
+    int late = 2 * epoch - s->n_epoch;
+    if (s->plain) return ldexpf(s->rate, -(int)((int64_t)epoch * QUARTERS / s->n_epoch));
+    return late < 0 ? s->rate
+                    : ldexpf(s->rate, -(1 + (int)((int64_t)late * LATE_HALVINGS / s->n_epoch)));
+}
+
+int lk_less_batch(const struct lk_less_schedule *s) { return s->plain ? 2 : 1; }

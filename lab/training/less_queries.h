@@ -1,4 +1,5 @@
-/* The queries of a training step: which positions of a sequence, and what each counts.
+/* What a training step sees: which positions of a sequence are queries, what each counts, and the
+ * learning rate.
  *
  * A step has n_query places. If a policy evicts rows before query 0, those of a prompt, the first
  * places take these rows and have no query. The others are queries at equal distances. */
@@ -6,6 +7,8 @@
 #define LK_TRAINING_LESS_QUERIES_H
 
 #include "training/less_data.h"
+
+#include <stdbool.h>
 
 struct lk_less_queries {
     struct lk_model *model;
@@ -33,5 +36,23 @@ void lk_less_queries_size(struct lk_less_queries *q, const struct lk_less_source
  * several times. */
 void lk_less_choose_queries(struct lk_less_queries *q, const struct lk_less_source *source, int seq,
                             uint64_t seed);
+
+/* ---- schedule ----
+ *
+ * How training goes through the sequences: ours, or as in the paper (section 3.2 and appendix A:
+ * Adam, 40 epochs whose rate is halved every 10, two sequences in each step). */
+
+struct lk_less_schedule {
+    int n_epoch;
+    float rate; /* of the first epoch */
+    bool plain; /* as in the paper */
+};
+
+/* Adam's learning rate in an epoch, from 0. Ours is constant in the first half of the epochs and
+ * halved six times in the second; the paper's is halved after each quarter. */
+float lk_less_epoch_rate(const struct lk_less_schedule *schedule, int epoch);
+
+/* Sequences of a step: 1, in the paper 2. */
+int lk_less_batch(const struct lk_less_schedule *schedule);
 
 #endif

@@ -6,9 +6,8 @@
 #include "engine/absorb.h"
 #include "lowkey_lab.h"
 #include "model/blocks.h"
+#include "training/less_checkpoint.h"
 #include "training/less_queries.h"
-#include "training/less_schedule.h"
-#include "training/less_sidecar.h"
 #include "training/random.h"
 
 #include <inttypes.h>

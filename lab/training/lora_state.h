@@ -1,4 +1,6 @@
-/* The state of an unfinished training of adapters, in the file PATH.lora next to the sidecar PATH:
+/* What training writes: its unfinished state, and the sidecar of adapters.
+ *
+ * The state is in the file PATH.lora next to the sidecar PATH:
  * struct lk_lora_state, then 4 n_weight floats: the weights, Adam's two moments and the best
  * weights. It is replaced every half minute and when the training is cancelled, always between two
  * steps. */
@@ -26,5 +28,12 @@ lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state
  * damaged. */
 lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, struct lk_lora_net *net,
                              lk_err *err);
+
+/* Write the net's best adapters of layers [first, last] and the tensors of `other`, if it is not
+ * NULL, to `path`, or leave what is there. B is multiplied by alpha / rank, and both factors are
+ * rounded to f16. LK_E_IO, LK_E_NOMEM; LK_E_FORMAT if a number is too large for f16. */
+lk_status lk_lora_sidecar_write(const struct lk_lora_net *net, int first, int last,
+                                const struct lk_sidecar_info *info, const struct lk_sidecar *other,
+                                const char *path, lk_err *err);
 
 #endif

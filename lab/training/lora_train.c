@@ -9,7 +9,6 @@
 #include "base/fnv1a.h"
 #include "lowkey_lab.h"
 #include "training/less_net.h"
-#include "training/lora_sidecar.h"
 #include "training/lora_state.h"
 #include "training/random.h"
 

@@ -6,7 +6,9 @@
 #define LK_TUNE_MEASURE_SET_H
 
 #include "base/buf.h"
+#include "lowkey_lab.h"
 #include "tune/tune_log.h"
+#include "tune/tune_model.h"
 
 /* A text and how it is evaluated. */
 struct lk_measure_text {
@@ -34,5 +36,28 @@ struct lk_measure {
  * Progress counts recipes x tokens. Errors of lk_compare and of the log. */
 lk_status lk_measure_set(const struct lk_measure *m, const struct lk_measure_text *text,
                          const struct lk_buf *recipe, size_t n, lk_err *err);
+
+/* What a tuning run holds. */
+
+struct lk_tune {
+    struct lk_ledger ledger;
+    lk_model *model;
+    lk_tune_opts opts; /* with the defaults filled in */
+    uint8_t bits[LK_TUNE_MAX_PROBE];
+    int32_t *tok; /* [n_chunk][chunk] */
+    size_t n_tok;
+    struct lk_tune_log log;
+    struct lk_measure_text probes, recipes; /* of tok: for one group at a time, and for recipes */
+    struct lk_tune_model loss;
+    struct lk_tune_cost cost[LK_TUNE_N_RECENT];
+    bool measured;
+};
+
+/* How lk_measure_set measures for this run. */
+struct lk_measure lk_tune_measure_of(struct lk_tune *t);
+
+/* The KL of a recipe that was measured on `text`. */
+double lk_tune_measured_kl(const struct lk_tune *t, const struct lk_measure_text *text,
+                           const struct lk_buf *recipe);
 
 #endif

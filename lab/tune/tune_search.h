@@ -7,7 +7,7 @@
 #ifndef LK_TUNE_TUNE_SEARCH_H
 #define LK_TUNE_TUNE_SEARCH_H
 
-#include "tune/tune_state.h"
+#include "tune/measure_set.h"
 
 enum { LK_TUNE_MAX_CANDIDATE = 32 };
 

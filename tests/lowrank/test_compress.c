@@ -1,7 +1,7 @@
 /* Statistics and sidecars of tiny random models: rows compared with the model's own graph, resumed
  * statistics, contents of sidecars, and rejected options and texts. */
-#include "lowrank/collect.h"
-#include "lowrank/weight_moments.h"
+#include "lowrank/moments.h"
+#include "lowrank/statistics.h"
 #include "sidecar/sidecar.h"
 #include "test_bases.h"
 

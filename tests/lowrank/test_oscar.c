@@ -1,6 +1,6 @@
 /* OSCAR's sidecars of tiny random models: rotations are eigenvectors of the moments that they are
  * defined by, and values are weighted by their token's scores. */
-#include "lowrank/collect.h"
+#include "lowrank/statistics.h"
 #include "test_bases.h"
 
 #include <math.h>

@@ -6,7 +6,6 @@
 #include "training/less_checkpoint.h"
 #include "training/less_net.h"
 #include "training/less_queries.h"
-#include "training/less_schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

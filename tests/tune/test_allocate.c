@@ -1,6 +1,6 @@
 /* The allocator compared with trying everything, on small random instances. */
 #include "base/splitmix64.h"
-#include "tune/allocate.h"
+#include "tune/tune_model.h"
 
 #include <math.h>
 #include <setjmp.h>

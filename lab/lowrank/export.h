@@ -1,11 +1,12 @@
-/* What a sidecar changes in the attention weights of a plain model.
+/* What a sidecar changes in the attention weights of a plain model, for tests; lowkey_lab.h has the
+ * interface of lk_export.
  *
  * Adapters are added (model/adapter.h). Bases of rank d_head turn a group of KV heads into one, if
  * no RoPE stands between projections and scores: `down` is multiplied into W_K and W_V and their
  * biases, `up` into W_Q and W_O ("Effectively Compress KV Heads for LLM", section 3.3, equations 11
  * to 14). */
-#ifndef LK_LOWRANK_FUSION_H
-#define LK_LOWRANK_FUSION_H
+#ifndef LK_LOWRANK_EXPORT_H
+#define LK_LOWRANK_EXPORT_H
 
 #include "model/adapter.h"
 #include "model/hparams.h"
