@@ -79,9 +79,6 @@ typedef enum {
     LK_WEIGHTS_F32 = 1,        /* dequantized at load: slow, but without activation rounding */
 } lk_weights;
 
-/* Weights that are replaced by their factors (lk_model_opts.factors). */
-enum { LK_FACTORS_K = 1, LK_FACTORS_V = 2 };
-
 typedef struct {
     int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
@@ -93,10 +90,6 @@ typedef struct {
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */
     void *user;
-    /* LK_FACTORS_K and LK_FACTORS_V: the projections of K and of V compute latents in the sidecar's
-     * bases, at its recommended ranks. Fewer weights, but a session needs a recipe with `eager`
-     * that stores nothing but latents, of K before RoPE. */
-    unsigned factors;
     int32_t n_ctx; /* the longest context of its sessions; 0: that of the training. Models with
                       LongRoPE rotate keys differently for contexts beyond their original one */
 } lk_model_opts;

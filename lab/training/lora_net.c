@@ -31,13 +31,13 @@ lk_status lk_lora_check(const struct lk_net *net, lk_err *err) {
         const struct lk_layer *l = &net->layer[i];
         const struct ggml_tensor *matrix[] = {
             l->wq, l->wk, l->wv, l->wqkv, l->wo, l->ffn_gate, l->ffn_up, l->ffn_down, net->output};
-        bool f32 = !l->ffn_gate_up && !l->factor[0] && !l->factor[1];
+        bool f32 = !l->ffn_gate_up;
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++)
             f32 = f32 && (!matrix[m] || matrix[m]->type == GGML_TYPE_F32);
         if (!f32)
             return lk_fail(err, LK_E_UNSUPPORTED,
-                           "adapters are trained with weights in f32 that are not replaced by "
-                           "factors; open the model with LK_WEIGHTS_F32 and no_repack");
+                           "adapters are trained with weights in f32; open the model with "
+                           "LK_WEIGHTS_F32 and no_repack");
     }
     return LK_OK;
 }

@@ -174,14 +174,6 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* New rows of K or V of a layer: heads' rows x [n][n_head_kv][d_head] or, if there are ranks
- * [n_group], latents x [n][sum of ranks] without the mean subtracted. */
-struct new_rows {
-    const float *x;
-    int64_t n;
-    const int32_t *rank;
-};
-
 /* Latents of heads' rows x [n][n_head_kv][d_head] from position pos on, n <= LK_MAX_MOVE, as the
  * level stores them, in kv's scratch. */
 static void project_rows(struct lk_kv *kv, const struct lk_level *level, const float *x,
@@ -199,51 +191,24 @@ static void project_rows(struct lk_kv *kv, const struct lk_level *level, const f
     }
 }
 
-/* The first components of latents, without the mean's, as the level stores them, in kv's
- * scratch. */
-static void truncate_latents(struct lk_kv *kv, const struct lk_level *level,
-                             const struct new_rows *rows, int64_t at, int64_t n) {
-    size_t width = lk_kv_width(kv), stride = 0;
-    float *offset = kv->rows; /* [width], parts as in the rows */
-    memset(offset, 0, width * sizeof *offset);
-    for (int head = 0; level->basis->mean && head < kv->n_head; head++) {
-        struct lk_basis_head h = lk_level_basis_head(level, head);
-        lk_project_mean(&h, offset + lk_move_offset(kv, level, h.group));
-    }
-    for (int part = 0; part < level->n_part; part++) stride += rows->rank[part];
-    for (int64_t t = 0; t < n; t++) {
-        const float *from = rows->x + (at + t) * stride;
-        for (int part = 0; part < level->n_part; from += rows->rank[part++]) {
-            size_t to = lk_move_offset(kv, level, part);
-            for (int j = 0; j < lk_level_part_channels(level, part); j++)
-                kv->latents[t * width + to + j] = from[j] - offset[to + j];
-        }
-    }
-}
-
-/* Append new rows [from, to), the first at position pos, to a level. False without memory. */
-static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i,
-                            const struct new_rows *rows, int64_t from, int64_t to, int64_t pos) {
+/* Append n rows x, the first at position pos, to a level. False without memory. */
+static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x,
+                            int64_t n, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
     size_t width = lk_kv_width(kv);
-    if (kv->elsewhere) return lk_move_append(cache, kv, i, NULL, to - from);
-    if (!level->basis) return lk_move_append(cache, kv, i, rows->x + from * width, to - from);
-    for (int64_t at = from; at < to; at += LK_MAX_MOVE) {
-        int64_t n = to - at < LK_MAX_MOVE ? to - at : LK_MAX_MOVE;
-        if (rows->rank)
-            truncate_latents(kv, level, rows, at, n);
-        else
-            project_rows(kv, level, rows->x + at * width, pos + at - from, n);
-        if (!lk_move_append(cache, kv, i, kv->latents, n)) return false;
+    if (kv->elsewhere || !level->basis) return lk_move_append(cache, kv, i, x, n);
+    for (int64_t at = 0; at < n; at += LK_MAX_MOVE) {
+        int64_t some = n - at < LK_MAX_MOVE ? n - at : LK_MAX_MOVE;
+        project_rows(kv, level, x + at * width, pos + at, some);
+        if (!lk_move_append(cache, kv, i, kv->latents, some)) return false;
     }
     return true;
 }
 
-static lk_status append(struct lk_cache *cache, int layer, enum lk_side side,
-                        const struct new_rows *rows, lk_err *err) {
+lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
+                          int64_t n, lk_err *err) {
     struct lk_kv *kv = &cache->kv[layer][side];
-    int64_t n = rows->n, pos = kv->n_tok,
-            n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
+    int64_t pos = kv->n_tok, n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
     if (n_sink > n) n_sink = n;
     if (kv->evict && side == LK_K && !kv->elsewhere) {
@@ -253,20 +218,11 @@ static lk_status append(struct lk_cache *cache, int layer, enum lk_side side,
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
-    if (append_to_level(cache, kv, 0, rows, 0, n_sink, pos) &&
-        append_to_level(cache, kv, kv->n_level - 1, rows, n_sink, n, pos + n_sink))
+    const float *after_sinks = kv->elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
+    if (append_to_level(cache, kv, 0, x, n_sink, pos) &&
+        append_to_level(cache, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-}
-
-lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
-                          int64_t n, lk_err *err) {
-    return append(cache, layer, side, &(struct new_rows){x, n, NULL}, err);
-}
-
-lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_side side,
-                                  const float *z, const int32_t *rank, int64_t n, lk_err *err) {
-    return append(cache, layer, side, &(struct new_rows){z, n, rank}, err);
 }
 
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {

@@ -71,11 +71,6 @@ void lk_cache_clear(struct lk_cache *cache);
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);
 
-/* The same for latents z [n][sum of ranks] = down x, of heads' rows x and the basis of all levels
- * of the layer's K or V. rank [groups]: at least that of every level. */
-lk_status lk_cache_append_latents(struct lk_cache *cache, int layer, enum lk_side side,
-                                  const float *z, const int32_t *rank, int64_t n, lk_err *err);
-
 /* The first half of lk_cache_age: move rows into older levels, but drop none that the newest
  * queries see. For eager recipes, before attention. Does nothing in a layer whose body has a limit:
  * rows are evicted after the newest queries have seen them. */

@@ -56,13 +56,6 @@ void lk_project_add(const struct lk_basis_head *h, const float *x, size_t x_stri
     }
 }
 
-void lk_project_mean(const struct lk_basis_head *h, float *z) {
-    const float *mean = lk_basis_mean(h);
-    float buf[LK_MAX_D_HEAD];
-    for (int j = 0; mean && j < h->rank; j++)
-        z[j] += dot(row_of(h, LK_BASIS_DOWN, j, buf), mean, h->d_head);
-}
-
 void lk_project_query(const struct lk_basis_head *h, const float *q, float *out) {
     float buf[LK_MAX_D_HEAD];
     for (int j = 0; j < h->rank; j++) out[j] = dot(row_of(h, LK_BASIS_UP, j, buf), q, h->d_head);

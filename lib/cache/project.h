@@ -43,9 +43,6 @@ const float *lk_basis_mean(const struct lk_basis_head *head);
 void lk_project_add(const struct lk_basis_head *head, const float *x, size_t x_stride, int64_t n,
                     float *z, size_t z_stride);
 
-/* z [rank] += down mean: what lk_project_add subtracts from the latent of each row. */
-void lk_project_mean(const struct lk_basis_head *head, float *z);
-
 /* The query q [d_head] in the domain of the latents: out [rank] = up q. */
 void lk_project_query(const struct lk_basis_head *head, const float *q, float *out);
 

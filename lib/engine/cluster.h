@@ -67,7 +67,6 @@ struct lk_op {
 
 struct lk_op_model {
     int32_t n_threads, weights, n_ctx;
-    uint32_t factors;
     int32_t n_stage;
     uint8_t no_mmap, no_repack;
 };

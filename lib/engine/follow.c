@@ -47,7 +47,6 @@ static bool open_model(struct received *r) {
     const lk_model_opts opts = {.n_threads = op.n_threads,
                                 .weights = (lk_weights)op.weights,
                                 .n_ctx = op.n_ctx,
-                                .factors = op.factors,
                                 .no_mmap = op.no_mmap,
                                 .no_repack = op.no_repack,
                                 .kernels = *kernels ? kernels : NULL,

@@ -5,7 +5,6 @@
 #include "base/cxx_call.h"
 #include "base/spin_wait.h"
 #include "engine/adapters.h"
-#include "engine/factors.h"
 #include "engine/model_rope.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
@@ -61,8 +60,8 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
     return status == LK_OK ? lk_latent_store_new(&model->latents, &model->ledger, err) : status;
 }
 
-/* Open the weights with what the sidecar, if there is one, changes in them: adapters that are added
- * and factors that replace them. The sidecar is opened first, which needs only the header. */
+/* Open the weights with the adapters of the sidecar, if there is one, added to them.
+ * The sidecar is opened first, which needs only the header. */
 static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
                           struct lk_net_opts net_opts, lk_err *err) {
     struct lk_net_opts header_only = {.header_only = true,
@@ -70,27 +69,13 @@ static lk_status open_net(struct lk_model *model, const char *path, const lk_mod
                                       .n_ctx = net_opts.n_ctx,
                                       .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
-    if (opts->factors && !opts->sidecar)
-        return lk_fail(err, LK_E_ARG,
-                       "weights can be replaced by factors only with a sidecar: run 'lowkey "
-                       "compress --method palu --text BOOK -o FILE', then pass '--sidecar FILE'");
     if (!opts->sidecar) return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
     lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
     if (status == LK_OK) status = open_sidecar(model, header, opts->sidecar, err);
     if (status == LK_OK)
         status = lk_adapters_new(&model->adapter, model->sidecar, &header->hp, &model->ledger, err);
     net_opts.adapter = model->adapter;
-    for (int side = 0; status == LK_OK && side < 2; side++) {
-        if (!(opts->factors & (side == LK_K ? LK_FACTORS_K : LK_FACTORS_V))) continue;
-        status = lk_factors_new(&model->factor[side], model->sidecar, &header->hp, side,
-                                &model->ledger, err);
-        net_opts.factor[side] = model->factor[side];
-    }
     if (status == LK_OK) status = lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
-    for (int side = 0; status != LK_OK && header && side < 2; side++) {
-        lk_factors_free(model->factor[side], &header->hp, &model->ledger);
-        model->factor[side] = NULL;
-    }
     if (status != LK_OK && header) {
         lk_adapters_free(model->adapter, &header->hp, &model->ledger);
         model->adapter = NULL;
@@ -173,8 +158,6 @@ void lk_model_free(lk_model *model) {
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
                model->rope ? 2 * sizeof *model->rope : 0);
     lk_latent_store_free(model->latents);
-    for (int side = 0; model->net && side < 2; side++)
-        lk_factors_free(model->factor[side], &model->net->hp, &model->ledger);
     if (model->net) lk_adapters_free(model->adapter, &model->net->hp, &model->ledger);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
@@ -285,7 +268,6 @@ lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model
     const struct lk_op_model op = {.n_threads = opts->n_threads,
                                    .weights = opts->weights,
                                    .n_ctx = opts->n_ctx,
-                                   .factors = opts->factors,
                                    .n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
                                    .no_mmap = opts->no_mmap,
                                    .no_repack = opts->no_repack};

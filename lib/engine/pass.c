@@ -211,22 +211,19 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     return attn;
 }
 
-/* Append a sequence's rows, or latents, of x [n_row][...] to its cache. If its recipe is eager,
- * rows that are old enough are encoded before any query attends to them. */
+/* Append a sequence's rows of x [n_row][width] to its cache. If its recipe is eager, rows that are
+ * old enough are encoded before any query attends to them. */
 static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq *seq,
                             enum lk_side side, const struct ggml_tensor *x) {
     struct lk_cache *cache = seq->session->cache;
-    const struct lk_factor *factor = job->pass->model->net->layer[job->layer].factor[side];
-    size_t width = factor ? (size_t)x->ne[0] : lk_kv_width(&cache->kv[job->index][side]);
+    size_t width = lk_kv_width(&cache->kv[job->index][side]);
     const float *rows = (const float *)x->data + (size_t)seq->row * width;
-    lk_status status = factor ? lk_cache_append_latents(cache, job->index, side, rows, factor->rank,
-                                                        seq->n_tok, NULL)
-                              : lk_cache_append(cache, job->index, side, rows, seq->n_tok, NULL);
+    lk_status status = lk_cache_append(cache, job->index, side, rows, seq->n_tok, NULL);
     if (status != LK_OK || !seq->session->recipe->eager) return status;
     return lk_cache_encode(cache, job->index, side, NULL);
 }
 
-/* src: q and, in a layer that stores rows, k and v or latents (struct lk_qkv). Appends K and V to
+/* src: q and, in a layer that stores rows, k and v (struct lk_qkv). Appends K and V to
  * the caches and shows them the queries. K and V of a sequence may go to different threads. */
 static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;

@@ -2,7 +2,6 @@
 #include "attention/latents.h"
 #include "engine/absorb.h"
 #include "engine/cluster.h"
-#include "engine/factors.h"
 #include "engine/model.h"
 #include "engine/pass.h"
 #include "engine/prefill.h"
@@ -32,19 +31,6 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
     return lk_absorb_estimate(model->sidecar, hp->n_head, bytes, err);
 }
 
-/* A plan is refused if a session would be. */
-static lk_status check_factors(const lk_model *model, const lk_recipe *recipe,
-                               const struct lk_cache_shape *shape, lk_err *err) {
-    struct lk_ledger ledger = {0};
-    struct lk_cache *cache;
-    if (!lk_factors_sides(model)) return LK_OK;
-    lk_status status = lk_cache_alloc(&cache, recipe, shape, &ledger, err);
-    if (status != LK_OK) return status;
-    status = lk_factors_check(model, recipe, cache, err);
-    lk_cache_free(cache);
-    return status;
-}
-
 /* The plan of one of the ranks that divide a session's rows as `shard` says. */
 static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
                            const lk_session_opts *opts, struct lk_shard shard, lk_plan *out,
@@ -61,7 +47,6 @@ static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
     uint64_t states;
     struct lk_cache_needs needs;
     lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
-    if (status == LK_OK) status = check_factors(model, recipe, &shape, err);
     if (status == LK_OK) status = estimate_absorb(model, recipe, &states, err);
     if (status != LK_OK) return status;
     uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);

@@ -10,7 +10,6 @@
 #include "engine/prefill.h"
 
 #include "engine/extend.h"
-#include "engine/factors.h"
 #include "engine/pooling.h"
 #include "engine/prefill_layer.h"
 #include "engine/prefill_mtp.h"
@@ -257,10 +256,6 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                        (int)pooling);
     lk_status status = lk_cluster_check_led(s->model->cluster, err);
     if (status == LK_OK) status = lk_session_check_text(s, tok, n_tok, err);
-    if (status == LK_OK && lk_factors_sides(s->model))
-        status = lk_fail(err, LK_E_UNSUPPORTED,
-                         "embeddings need exact keys and values, but the model's weights are "
-                         "replaced by factors; open it without");
     if (status != LK_OK) return status;
     lk_session_drop_tokens(s);
     struct lk_prefill p = {.s = s,

@@ -3,7 +3,6 @@
 
 #include "cache/cache_check.h"
 #include "engine/extend.h"
-#include "engine/factors.h"
 #include "engine/prefill.h"
 #include "recipe/recipe_check.h"
 
@@ -58,7 +57,6 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     lk_status status = set_n_ctx(s, err);
     if (status == LK_OK) status = check_combinations(s, shape.shard.n_rank > 1, err);
     if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
-    if (status == LK_OK) status = lk_factors_check(s->model, s->recipe, s->cache, err);
     if (status != LK_OK) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");

@@ -4,7 +4,6 @@
 #include "base/atomic_file.h"
 #include "cache/cache_check.h"
 #include "engine/checkpoint_save.h"
-#include "engine/factors.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
 #include "model/mapping.h"
@@ -34,9 +33,9 @@ static uint64_t used_sidecar(const struct lk_session *s) {
     return bases == networks ? bases : bases ^ networks;
 }
 
-/* Which weights the model has instead of its file's, or in addition. */
+/* Which layers of its file the model has that are not always loaded. */
 static uint64_t used_weights(const struct lk_model *model) {
-    return lk_factors_sides(model) | (model->net->hp.mtp ? LK_SAVED_MTP : 0u);
+    return model->net->hp.mtp ? LK_SAVED_MTP : 0u;
 }
 
 /* ---- saving ---- */
@@ -94,7 +93,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
                                        .order = LK_SESSION_ORDER,
                                        .model = model_id(s->model),
                                        .sidecar = used_sidecar(s),
-                                       .factors = used_weights(s->model),
+                                       .weights = used_weights(s->model),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; i < LK_N_SECTION; i++) {
@@ -284,7 +283,7 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     const struct lk_session_header *header = &saved->header;
     if (header->model != model_id(s->model))
         return fail_format(path, "it was saved with another model", err);
-    if ((header->factors ^ used_weights(s->model)) == LK_SAVED_MTP)
+    if ((header->weights ^ used_weights(s->model)) == LK_SAVED_MTP)
         return fail_format(path,
                            s->model->net->hp.mtp
                                ? "it was saved without the layer that predicts further tokens; "
@@ -292,10 +291,10 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
                                : "it was saved with the layer that predicts further tokens; open "
                                  "the model with --draft mtp",
                            err);
-    if (header->factors != used_weights(s->model))
+    if (header->weights != used_weights(s->model))
         return fail_format(path,
-                           "it was saved with other weights replaced by factors; open the model "
-                           "with the same --factors",
+                           "it was saved with weights replaced by factors (--factors), which only "
+                           "the tag papers-2026-11 loads",
                            err);
     for (int i = 0; i < LK_N_SECTION; i++)
         if (!section_is_intact(saved, i))

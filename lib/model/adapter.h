@@ -6,9 +6,8 @@
  *
  * Merging costs nothing per token. The alternative, two small products next to each matrix, adds
  * eight nodes to the graph of a layer, each with a barrier. A merged matrix is held in Q8_0 if the
- * file's is quantized: a second rounding to four bits would be larger than the update
- * (model/factor.h). For SmolLM2-135M in Q4_1 this takes 9.3 MiB more, adapters of rank 32 in f16
- * would take 7.0. */
+ * file's is quantized: a second rounding to four bits would be larger than the update. For
+ * SmolLM2-135M in Q4_1 this takes 9.3 MiB more, adapters of rank 32 in f16 would take 7.0. */
 #ifndef LK_MODEL_ADAPTER_H
 #define LK_MODEL_ADAPTER_H
 

@@ -18,13 +18,19 @@ enum lk_tensor_use {
     LK_USE_TABLE,   /* rows are looked up */
 };
 
+/* Rows of a matrix of the file, and the adapter that is added to them, or NULL. */
+struct lk_row_segment {
+    int64_t n;
+    const struct lk_adapter *adapter;
+};
+
 struct lk_bind {
     struct ggml_tensor **dst;
     int64_t id; /* index in the file's tensor table */
     enum lk_tensor_use use;
     bool is_concat;    /* *dst stays NULL: the rows are part of a concatenated tensor */
     bool is_elsewhere; /* *dst stays NULL: only another stage computes with it (stages.h) */
-    struct lk_row_segment segment[3]; /* what becomes of its rows; see n_segment */
+    struct lk_row_segment segment[3]; /* its rows in the file's order, if adapters are added */
     int n_segment;                    /* 0: the tensor is as in the file */
 };
 

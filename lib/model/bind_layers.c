@@ -21,12 +21,6 @@ lk_status lk_bind_embd_output(struct lk_net *net, struct lk_loader *ld, bool nor
     return lk_bind(ld, spec, norm_bias ? 5 : 4, -1, err);
 }
 
-/* The factor that replaces the projection of K or V in a layer, or NULL. */
-static const struct lk_factor *find_factor(const struct lk_loader *ld, int side, int layer) {
-    const struct lk_factor *factor = ld->opts.factor[side];
-    return factor && factor[layer].rank ? &factor[layer] : NULL;
-}
-
 /* The adapter of a layer's weight, or NULL. */
 static const struct lk_adapter *find_adapter(const struct lk_loader *ld, int layer,
                                              enum lk_adapted which) {
@@ -35,72 +29,32 @@ static const struct lk_adapter *find_adapter(const struct lk_loader *ld, int lay
     return adapter && adapter->rank ? adapter : NULL;
 }
 
-/* The projections of q, k and v: rows in the file, and the factors that replace them and adapters
- * that are added, or NULL. */
-struct projections {
-    int64_t n_row[3];
-    const struct lk_factor *factor[3];
-    const struct lk_adapter *adapter[3];
-};
-
-/* What becomes of projection i, or of its bias. */
-static struct lk_row_segment projection_rows(const struct projections *p, int i,
-                                             enum lk_tensor_use use) {
-    return (struct lk_row_segment){.use = p->factor[i] ? LK_ROWS_REPLACED : LK_ROWS_KEPT,
-                                   .n = p->n_row[i],
-                                   .factor = p->factor[i],
-                                   .adapter = use == LK_USE_MATRIX ? p->adapter[i] : NULL};
-}
-
-/* Divide bound tensor i, with the rows of q, k and v, into three tensors. There is room. */
-static void divide_qkv(struct lk_loader *ld, size_t i, const struct projections *p,
-                       struct ggml_tensor **q, struct ggml_tensor **k, struct ggml_tensor **v) {
-    struct ggml_tensor **const dst[] = {q, k, v};
-    struct lk_bind whole = ld->bind[i];
-    for (int j = 0; j < 3; j++) {
-        struct lk_bind part = {.dst = dst[j], .id = whole.id, .use = whole.use, .n_segment = 3};
-        for (int s = 0; s < 3; s++) {
-            part.segment[s] = projection_rows(p, s, whole.use);
-            if (s != j) part.segment[s].use = LK_ROWS_SKIPPED;
-        }
-        ld->bind[j == 0 ? i : ld->n_bind++] = part;
-    }
-}
-
-/* Let factors replace rows of the projections that were bound since n_bind was `first`, and add
- * adapters to them and to W_O. */
-static void bind_changes(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
+/* Add a layer's adapters to the projections that were bound since n_bind was `first`, and to W_O.
+ * A matrix with the rows of q, k and v gets a segment for each. */
+static void add_adapters(struct lk_net *net, struct lk_loader *ld, int layer, size_t first) {
     struct lk_layer *l = &net->layer[layer];
-    int64_t n_q = (int64_t)net->hp.n_head * net->hp.d_head,
-            n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
-    struct projections p = {{n_q, n_kv, n_kv},
-                            {NULL, find_factor(ld, 0, layer), find_factor(ld, 1, layer)},
-                            {find_adapter(ld, layer, LK_ADAPT_Q),
-                             find_adapter(ld, layer, LK_ADAPT_K),
-                             find_adapter(ld, layer, LK_ADAPT_V)}};
-    const struct lk_adapter *output = find_adapter(ld, layer, LK_ADAPT_O);
-    bool replaced = p.factor[1] || p.factor[2],
-         adapted = p.adapter[0] || p.adapter[1] || p.adapter[2] || output;
-    for (int side = 0; side < 2; side++) l->factor[side] = p.factor[side + 1];
-    size_t end = replaced || adapted ? ld->n_bind : first;
-    for (size_t i = first; i < end; i++) {
+    int64_t n_kv = (int64_t)net->hp.n_head_kv * net->hp.d_head;
+    const struct lk_row_segment q = {(int64_t)net->hp.n_head * net->hp.d_head,
+                                     find_adapter(ld, layer, LK_ADAPT_Q)},
+                                k = {n_kv, find_adapter(ld, layer, LK_ADAPT_K)},
+                                v = {n_kv, find_adapter(ld, layer, LK_ADAPT_V)},
+                                o = {net->hp.n_embd, find_adapter(ld, layer, LK_ADAPT_O)};
+    for (size_t i = first; i < ld->n_bind; i++) {
         struct lk_bind *b = &ld->bind[i];
-        int own = b->dst == &l->wq                       ? 0
-                  : b->dst == &l->wk || b->dst == &l->bk ? 1
-                  : b->dst == &l->wv || b->dst == &l->bv ? 2
-                                                         : -1;
-        if (replaced && b->dst == &l->wqkv) divide_qkv(ld, i, &p, &l->wq, &l->wk, &l->wv);
-        if (replaced && b->dst == &l->bqkv) divide_qkv(ld, i, &p, &l->bq, &l->bk, &l->bv);
-        if (!replaced && b->dst == &l->wqkv && (p.adapter[0] || p.adapter[1] || p.adapter[2]))
-            for (b->n_segment = 0; b->n_segment < 3; b->n_segment++)
-                b->segment[b->n_segment] = projection_rows(&p, b->n_segment, b->use);
-        if (b->dst == &l->wo && output) {
-            b->segment[0] = (struct lk_row_segment){
-                .use = LK_ROWS_KEPT, .n = net->hp.n_embd, .adapter = output};
-            b->n_segment = 1;
+        if (b->dst == &l->wqkv && (q.adapter || k.adapter || v.adapter)) {
+            b->segment[0] = q;
+            b->segment[1] = k;
+            b->segment[2] = v;
+            b->n_segment = 3;
+            continue;
         }
-        if (own < 0 || (!p.factor[own] && !(p.adapter[own] && b->use == LK_USE_MATRIX))) continue;
-        b->segment[0] = projection_rows(&p, own, b->use);
+        const struct lk_row_segment *own = b->dst == &l->wq   ? &q
+                                           : b->dst == &l->wk ? &k
+                                           : b->dst == &l->wv ? &v
+                                           : b->dst == &l->wo ? &o
+                                                              : NULL;
+        if (!own || !own->adapter) continue;
+        b->segment[0] = *own;
         b->n_segment = 1;
     }
 }
@@ -134,7 +88,7 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
         status = lk_bind(ld, fused_form + (has_fused ? 1 : 2), has_fused ? 3 : 2, layer, err);
     size_t separate = ld->n_bind;
     if (!status && !has_fused) status = lk_bind(ld, separate_form, 6, layer, err);
-    bind_changes(net, ld, layer, before);
+    add_adapters(net, ld, layer, before);
     if (!has_fused) lk_bind_concat(ld, &l->wqkv, &l->bqkv, separate, 3);
     return status;
 }
@@ -237,16 +191,8 @@ lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
     return LK_OK;
 }
 
-lk_status lk_bind_check_factors(const struct lk_loader *ld, lk_err *err) {
-    if (!ld->opts.factor[0]) return LK_OK;
-    return lk_fail(err, LK_E_UNSUPPORTED,
-                   "%s models normalize K after its projection, so W_K cannot be replaced by "
-                   "factors; replace W_V only",
-                   ld->reader.arch);
-}
-
 lk_status lk_bind_check_unchanged(const struct lk_loader *ld, lk_err *err) {
-    if (!ld->opts.adapter && !ld->opts.factor[0] && !ld->opts.factor[1]) return LK_OK;
+    if (!ld->opts.adapter) return LK_OK;
     return lk_fail(err, LK_E_UNSUPPORTED,
                    "sidecars that change weights are not supported for %s models; open the model "
                    "without",
@@ -256,7 +202,7 @@ lk_status lk_bind_check_unchanged(const struct lk_loader *ld, lk_err *err) {
 lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, bool whole, lk_err *err) {
     int64_t n_q = (int64_t)net->hp.d_head * (whole ? net->hp.n_head : 1),
             n_k = (int64_t)net->hp.d_head * (whole ? net->hp.n_head_kv : 1);
-    lk_status status = lk_bind_check_factors(ld, err);
+    lk_status status = LK_OK;
     for (int i = 0; !status && i < net->hp.n_layer; i++) {
         const struct lk_tensor_spec spec[] = {
             {&net->layer[i].q_norm, "blk.%d.attn_q_norm.weight", LK_USE_VECTOR, LK_REQUIRED, n_q,

@@ -29,9 +29,6 @@ lk_status lk_bind_gated_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
  * projection has a bias. */
 lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err);
 
-/* LK_E_UNSUPPORTED if factors are to replace W_K: for families that normalize K after it. */
-lk_status lk_bind_check_factors(const struct lk_loader *ld, lk_err *err);
-
 /* Norms of the single q and k heads, in all layers; with `whole`, of all heads together. */
 lk_status lk_bind_qk_norms(struct lk_net *net, struct lk_loader *ld, bool whole, lk_err *err);
 

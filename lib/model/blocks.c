@@ -103,39 +103,6 @@ static struct ggml_tensor *norm_and_rope(const struct lk_net *net, struct ggml_c
     return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
 }
 
-static struct ggml_tensor *contiguous(struct ggml_context *ctx, struct ggml_tensor *x) {
-    return ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
-}
-
-/* q, k and v of a layer in which latents replace k or v. */
-static void make_latents(const struct lk_net *net, struct ggml_context *ctx, int layer,
-                         struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
-    const struct lk_hparams *hp = &net->hp;
-    const struct lk_layer *l = &net->layer[layer];
-    struct ggml_tensor *part[3]; /* of q, k and v */
-    int n_kv = hp->n_head_kv * hp->d_head, n_row[3] = {hp->n_head * hp->d_head, n_kv, n_kv};
-    for (int i = 1; i < 3; i++)
-        if (l->factor[i - 1]) n_row[i] = (int)lk_factor_rows(l->factor[i - 1]);
-    if (l->wqkv) {
-        struct ggml_tensor *all = lk_linear(net, ctx, l->wqkv, l->bqkv, NULL, x);
-        for (int i = 0, at = 0; i < 3; at += n_row[i++])
-            part[i] = ggml_view_2d(ctx, all, n_row[i], all->ne[1], all->nb[1], at * sizeof(float));
-    } else {
-        part[0] = lk_linear(net, ctx, l->wq, l->bq, NULL, x);
-        part[1] = lk_linear(net, ctx, l->wk, l->bk, NULL, x);
-        part[2] = lk_linear(net, ctx, l->wv, l->bv, NULL, x);
-    }
-    for (int i = 0; i < 3; i++) {
-        bool latents = i > 0 && l->factor[i - 1];
-        part[i] = contiguous(ctx, part[i]);
-        part[i] = ggml_reshape_3d(ctx, part[i], latents ? n_row[i] : hp->d_head,
-                                  latents ? 1 : n_row[i] / hp->d_head, x->ne[1]);
-    }
-    out->q = norm_and_rope(net, ctx, layer, part[0], l->q_norm, pos);
-    out->k = l->factor[0] ? part[1] : norm_and_rope(net, ctx, layer, part[1], l->k_norm, pos);
-    out->v = part[2];
-}
-
 /* Custom node, in place. src: q [n_tok][n_head][d_head] and the positions [n_tok]. */
 static void scale_by_position_op(struct ggml_tensor *q, int ith, int nth, void *userdata) {
     const struct lk_hparams *hp = userdata;
@@ -185,11 +152,7 @@ static void project_qkv(const struct lk_net *net, struct ggml_context *ctx, int 
 
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
                  struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
-    const struct lk_layer *l = &net->layer[layer];
-    if (l->factor[0] || l->factor[1])
-        make_latents(net, ctx, layer, x, pos, out);
-    else
-        project_qkv(net, ctx, layer, x, pos, out);
+    project_qkv(net, ctx, layer, x, pos, out);
     if (net->hp.attn_temp != 0)
         out->q = ggml_custom_inplace(ctx, out->q, &pos, 1, scale_by_position_op, GGML_N_TASKS_MAX,
                                      (void *)(uintptr_t)&net->hp);

@@ -1,5 +1,4 @@
-/* Shape, type and data of a bound tensor: as in the file, with rows replaced by factors, or with
- * adapters added. */
+/* Shape, type and data of a bound tensor: as in the file, or with adapters added. */
 #include "model/bound_rows.h"
 
 #include "gguf.h"
@@ -13,21 +12,11 @@ const void *lk_file_data(const struct lk_loader *ld, int64_t id) {
 
 void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *b, int64_t ne[3]) {
     memcpy(ne, gguf_get_tensor_ne(ld->reader.gguf, b->id), 3 * sizeof *ne);
-    int64_t *rows = b->use == LK_USE_VECTOR ? &ne[0] : &ne[1];
-    if (b->n_segment > 0) *rows = 0;
-    for (int i = 0; i < b->n_segment; i++) *rows += lk_segment_rows(&b->segment[i]);
-}
-
-static bool is_adapted(const struct lk_row_segment *segment) {
-    return segment->adapter && segment->use != LK_ROWS_SKIPPED;
 }
 
 enum ggml_type lk_bound_type(const struct lk_loader *ld, const struct lk_bind *b) {
     enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, b->id);
-    for (int i = 0; i < b->n_segment && ggml_is_quantized(type); i++)
-        if (b->segment[i].use == LK_ROWS_REPLACED || is_adapted(&b->segment[i]))
-            return GGML_TYPE_Q8_0;
-    return type;
+    return b->n_segment > 0 && ggml_is_quantized(type) ? GGML_TYPE_Q8_0 : type;
 }
 
 uint64_t lk_bound_adapter_bytes(const struct lk_loader *ld, const struct lk_bind *b) {
@@ -35,9 +24,9 @@ uint64_t lk_bound_adapter_bytes(const struct lk_loader *ld, const struct lk_bind
     int64_t n_col = gguf_get_tensor_ne(ld->reader.gguf, b->id)[0];
     uint64_t bytes = 0;
     for (int i = 0; i < b->n_segment; i++)
-        if (is_adapted(&b->segment[i]))
-            bytes += (uint64_t)lk_segment_rows(&b->segment[i]) *
-                     (ggml_row_size(to, n_col) - ggml_row_size(from, n_col));
+        if (b->segment[i].adapter)
+            bytes +=
+                (uint64_t)b->segment[i].n * (ggml_row_size(to, n_col) - ggml_row_size(from, n_col));
     return bytes;
 }
 
@@ -57,26 +46,21 @@ static void keep_rows(enum ggml_type from, const void *x, int64_t n, int64_t n_c
         to_f32(from, x, n * n_col, out);
 }
 
-/* Write rows x of type `from` with the adapter added and, if there is a factor, replaced by it. */
-static lk_status change_rows(struct lk_loader *ld, const struct lk_row_segment *segment,
+/* Write rows x of type `from` with the segment's adapter added. */
+static lk_status add_adapter(struct lk_loader *ld, const struct lk_row_segment *segment,
                              enum ggml_type from, const void *x, int64_t n_col, enum ggml_type to,
                              void *out, lk_err *err) {
-    bool replaced = segment->use == LK_ROWS_REPLACED, finite = true;
-    int64_t n = lk_segment_rows(segment), n_new = replaced ? n * n_col : 0;
-    size_t n_scratch = segment->adapter ? lk_adapter_scratch_floats(segment->adapter, n_col) : 0;
-    if (replaced && n_scratch < (size_t)segment->factor->width)
-        n_scratch = (size_t)segment->factor->width;
-    size_t size = ((size_t)(segment->n * n_col + n_new) + n_scratch) * sizeof(float);
+    int64_t n = segment->n;
+    size_t size =
+        ((size_t)(n * n_col) + lk_adapter_scratch_floats(segment->adapter, n_col)) * sizeof(float);
     float *w = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!w) return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
-    float *a = w + segment->n * n_col, *scratch = a + n_new, *result = replaced ? a : w;
-    to_f32(from, x, segment->n * n_col, w);
-    if (segment->adapter) finite = lk_adapter_add(segment->adapter, segment->n, n_col, scratch, w);
-    if (replaced) lk_factor_apply(segment->factor, w, n_col, scratch, a);
+    to_f32(from, x, n * n_col, w);
+    bool finite = lk_adapter_add(segment->adapter, n, n_col, w + n * n_col, w);
     if (to == GGML_TYPE_F32)
-        memcpy(out, result, (size_t)n * n_col * sizeof *result);
+        memcpy(out, w, (size_t)(n * n_col) * sizeof *w);
     else
-        ggml_quantize_chunk(to, result, out, 0, n, n_col, NULL);
+        ggml_quantize_chunk(to, w, out, 0, n, n_col, NULL);
     lk_release(ld->ledger, LK_FOR_OTHER, w, size);
     return finite ? LK_OK
                   : lk_fail(err, LK_E_FORMAT,
@@ -89,18 +73,18 @@ lk_status lk_bound_copy(struct lk_loader *ld, const struct lk_bind *b, enum ggml
     enum ggml_type from = gguf_get_tensor_type(ld->reader.gguf, b->id);
     const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, b->id);
     int64_t n_row = b->use == LK_USE_VECTOR ? ne[0] : ne[1], n_col = ne[0] * ne[1] / n_row;
-    struct lk_row_segment whole = {.use = LK_ROWS_KEPT, .n = n_row};
+    struct lk_row_segment whole = {.n = n_row};
     const struct lk_row_segment *segment = b->n_segment ? b->segment : &whole;
     const char *x = lk_file_data(ld, b->id);
     char *to = out;
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < (b->n_segment ? b->n_segment : 1); i++) {
-        if (segment[i].use == LK_ROWS_REPLACED || is_adapted(&segment[i]))
-            status = change_rows(ld, &segment[i], from, x, n_col, type, to, err);
-        else if (segment[i].use == LK_ROWS_KEPT)
+    for (int i = 0; !status && i < (b->n_segment ? b->n_segment : 1); i++) {
+        if (segment[i].adapter)
+            status = add_adapter(ld, &segment[i], from, x, n_col, type, to, err);
+        else
             keep_rows(from, x, segment[i].n, n_col, type, to);
         x += ggml_row_size(from, n_col) * (size_t)segment[i].n;
-        to += ggml_row_size(type, n_col) * (size_t)lk_segment_rows(&segment[i]);
+        to += ggml_row_size(type, n_col) * (size_t)segment[i].n;
     }
     lk_mapping_drop_pages(&ld->file, lk_file_data(ld, b->id),
                           gguf_get_tensor_size(ld->reader.gguf, b->id));

@@ -1,5 +1,4 @@
-/* Shape, type and data of a bound tensor: as in the file, with rows replaced by factors, or with
- * adapters added. */
+/* Shape, type and data of a bound tensor: as in the file, or with adapters added. */
 #ifndef LK_MODEL_BOUND_ROWS_H
 #define LK_MODEL_BOUND_ROWS_H
 
@@ -11,8 +10,7 @@ const void *lk_file_data(const struct lk_loader *ld, int64_t id);
 /* In ggml's order, ne0 fastest. ne[2] is 1 unless the tensor holds experts. */
 void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *bind, int64_t ne[3]);
 
-/* The type of its data: that of the file, but Q8_0 for a quantized matrix with factors or
- * adapters. */
+/* The type of its data: that of the file, but Q8_0 for a quantized matrix with adapters. */
 enum ggml_type lk_bound_type(const struct lk_loader *ld, const struct lk_bind *bind);
 
 /* Bytes of the rows with adapters in lk_bound_type, less those of the same rows in the file. */

@@ -22,9 +22,7 @@ static lk_status bind_stablelm_layer(struct lk_net *net, struct lk_loader *ld, i
     };
     lk_status status = lk_bind(ld, norm, 4, i, err);
     if (!status) status = lk_bind_attention(net, ld, i, false, LK_OPTIONAL, err);
-    size_t before = ld->n_bind;
     if (!status) status = lk_bind(ld, qk_norm, 2, i, err);
-    if (!status && ld->n_bind > before) status = lk_bind_check_factors(ld, err);
     return status ? status : lk_bind_gated_ffn(net, ld, i, err);
 }
 

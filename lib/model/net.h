@@ -17,7 +17,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
-#include "model/factor.h"
+#include "model/adapter.h"
 #include "model/hparams.h"
 #include "model/stages.h"
 
@@ -56,7 +56,6 @@ struct lk_layer {
     struct ggml_tensor *ffn_gate_up, *ffn_gate_up_b;
     /* Instead of ffn_gate, ffn_up and ffn_down, which are then the shared expert, or NULL. */
     struct lk_experts experts;
-    const struct lk_factor *factor[2]; /* of K and V. Not NULL: the projection computes latents */
 };
 
 /* Output of the first piece of a layer. A recurrent layer has `mixed`, `decay` and `beta` instead
@@ -64,12 +63,10 @@ struct lk_layer {
  * attention, rows of q have d_head + d_rope channels, and those of k d_rope. All tensors are f32.
  * Shapes are in C order; ggml's order of [n_tok][n_head][d_head] is d_head, n_head, n_tok. */
 struct lk_qkv {
-    struct ggml_tensor *q;     /* [n_tok][n_head][d_head], after RoPE */
-    struct ggml_tensor *k;     /* [n_tok][n_head_kv][d_head], after RoPE */
-    struct ggml_tensor *v;     /* [n_tok][n_head_kv][d_head] */
-                               /* k, v: latents [n_tok][lk_factor_rows] if the layer has a factor,
-                              * of k before RoPE */
-    struct ggml_tensor *mixed; /* [n_tok][channels] projections before the convolution */
+    struct ggml_tensor *q;            /* [n_tok][n_head][d_head], after RoPE */
+    struct ggml_tensor *k;            /* [n_tok][n_head_kv][d_head], after RoPE */
+    struct ggml_tensor *v;            /* [n_tok][n_head_kv][d_head] */
+    struct ggml_tensor *mixed;        /* [n_tok][channels] projections before the convolution */
     struct ggml_tensor *decay, *beta; /* [n_tok][n_v_head] */
     struct ggml_tensor *x;   /* [n_tok][n_embd] residual stream, input of the second piece */
     struct ggml_tensor *tok; /* [n_tok][n_embd_layer] embeddings of the layer, or NULL */
@@ -158,9 +155,6 @@ struct lk_net_opts {
     bool header_only; /* load no weights: only what a plan needs */
     int32_t stage, n_stage; /* load the layers of one stage (stages.h); n_stage <= 1: all */
     const struct lk_kernels *kernels; /* NULL: the fastest */
-    /* Of K and V: [n_layer] factors that replace weights, or NULL. Borrowed by the net.
-     * LK_E_UNSUPPORTED if K is normed between its projection and RoPE. */
-    const struct lk_factor *factor[2];
     /* [n_layer][LK_N_ADAPTED] adapters that are merged into the weights, or NULL. Only read while
      * the model is loaded. LK_E_FORMAT if the sum is not finite. */
     const struct lk_adapter *adapter;

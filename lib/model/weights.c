@@ -15,7 +15,7 @@
 
 enum {
     FROM_FILE = 0, /* tensors as they are in the file: mapped, or copied with no_mmap */
-    COPIED = 1,    /* dequantized copies, factors (factor.h), and offsets (q4_1_split.h) */
+    COPIED = 1,    /* dequantized copies, matrices with adapters, and offsets (q4_1_split.h) */
     REPACKED = 2,  /* first group of a layout that only ggml's CPU matrix products can read */
     MAX_GROUP = 10,
 };
@@ -219,7 +219,7 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         struct ggml_tensor *t = ggml_get_tensor(map->group[place.group].ctx, name);
         if (!t) {
             t = create_tensor(map, place, type, ne);
-            if (b->n_segment == 0) ggml_set_name(t, name); /* else copy_factors finds it */
+            if (b->n_segment == 0) ggml_set_name(t, name); /* else copy_adapted finds it */
         }
         *b->dst = t;
     }
@@ -335,8 +335,8 @@ static lk_status copy_concat_bias(struct lk_loader *ld, const struct lk_concat *
     return status;
 }
 
-/* Compute the tensors that contain factors and are not concatenated. */
-static lk_status copy_factors(struct lk_loader *ld, lk_err *err) {
+/* Compute the tensors that adapters are added to and that are not concatenated. */
+static lk_status copy_adapted(struct lk_loader *ld, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < ld->n_bind; i++) {
         const struct lk_bind *b = &ld->bind[i];
@@ -383,7 +383,7 @@ static lk_status copy_tensors(struct lk_weights_map *map, struct lk_loader *ld, 
             }
             done += ggml_nbytes(t);
             int64_t id = gguf_find_tensor(ld->reader.gguf, t->name);
-            if (mapped || id < 0) continue; /* concatenated tensors, factors and offsets */
+            if (mapped || id < 0) continue; /* concatenated and adapted tensors, and offsets */
             const void *data = lk_file_data(ld, id);
             enum ggml_type type = gguf_get_tensor_type(ld->reader.gguf, id);
             if (g == COPIED) {
@@ -417,7 +417,7 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     if (status || map->header_only) return status;
     status = copy_tensors(map, ld, err);
     if (!status) status = copy_concats(ld, err);
-    return !status ? copy_factors(ld, err) : status;
+    return !status ? copy_adapted(ld, err) : status;
 }
 
 /* The arguments and the result of load_weights. */

@@ -148,7 +148,7 @@ static int compare(const struct perplexity_args *a, lk_model *model, lk_model *r
 /* The model without its sidecar. */
 static int open_original(const struct perplexity_args *a, lk_model **out) {
     struct model_args original = a->model;
-    original.sidecar = original.factors = NULL;
+    original.sidecar = NULL;
     return model_open(&original, false, out);
 }
 

@@ -53,14 +53,6 @@ struct opt_group model_options(struct model_args *args) {
                     "with latents or `absorb less` need one. Adapters in it (`lowkey train lora`) "
                     "are merged into the weights.",
              .complete = "*.gguf"},
-            {0, "factors", "SIDES",
-             "replace W_K (k), W_V (v) or both (kv) by the sidecar's factors", OPT_TEXT,
-             &args->factors,
-             .man = "Replace the projections of keys (`k`), values (`v`) or both (`kv`) by their "
-                    "factors in the sidecar's bases, at the ranks that it recommends: fewer "
-                    "weights, and no exact keys or values exist. The recipe must have `eager` and "
-                    "store nothing but latents, of keys before RoPE.",
-             .complete = "k v kv"},
             {0, "stages", "N", "divide layers over N stages of ranks (default 1)", OPT_INT,
              &args->stages, 1, 64,
              .man = "With several ranks (`docs/cluster.md`): divide the layers into N stages. The "
@@ -103,12 +95,6 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     bool f32 = strcmp(kind, "f32") == 0;
     if (!f32 && strcmp(kind, "shipped") != 0)
         return print_error("--weights: '%s' is neither shipped nor f32", kind);
-    const char *sides = args->factors ? args->factors : "";
-    bool k = strchr(sides, 'k') != NULL, v = strchr(sides, 'v') != NULL;
-    if (args->factors && (strlen(sides) != (size_t)k + v || !*sides))
-        return print_error("--factors: '%s' is neither k, v nor kv", sides);
-    if (args->factors && args->no_repack)
-        return print_error("--factors: this command reads the model's own weights");
     *out = (lk_model_opts){.n_threads = (int32_t)args->threads,
                            .n_ctx = (int32_t)args->n_ctx,
                            .no_mmap = args->no_mmap,
@@ -117,7 +103,6 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
                            .header_only = args->header_only,
                            .kernels = args->kernels,
                            .sidecar = args->sidecar,
-                           .factors = (k ? LK_FACTORS_K : 0u) | (v ? LK_FACTORS_V : 0u),
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;
 }

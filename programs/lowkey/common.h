@@ -20,7 +20,7 @@ int print_lk_error(const lk_err *err);
 /* ---- model ---- */
 
 struct model_args {
-    const char *model, *weights, *kernels, *sidecar, *factors;
+    const char *model, *weights, *kernels, *sidecar;
     int64_t threads;
     int64_t stages;      /* 0: --stages is not given, one */
     int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */

@@ -227,6 +227,15 @@ static void expect_rejected(const struct fixture *f, size_t at, const void *valu
     assert_int_equal(lk_session_n_tok(f->session), PROMPT + N_SINGLE);
 }
 
+static void test_replaced_weights_are_rejected(void **state) {
+    (void)state;
+    struct fixture f = open_fixture("best-3");
+    uint64_t both = 3;
+    expect_rejected(&f, offsetof(struct lk_session_header, weights), &both, sizeof both,
+                    "the tag papers-2026-11");
+    close_fixture(&f);
+}
+
 /* Positions and scores follow the rows of each layer, so the last layer's are at the end. */
 static void test_wrong_positions_are_rejected(void **state) {
     (void)state;
@@ -439,6 +448,7 @@ int main(void) {
     close(fd);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_recipe),
+        cmocka_unit_test(test_replaced_weights_are_rejected),
         cmocka_unit_test(test_wrong_positions_are_rejected),
         cmocka_unit_test(test_wrong_numbers_are_rejected),
         cmocka_unit_test(test_edits_do_no_harm),

@@ -431,12 +431,6 @@ says 'Presets that need a sidecar are omitted'
 good plan -c 512 --sidecar x.lk.gguf
 grep -q '^tale' out || fail "plan omits a preset that the sidecar is for"
 ! grep -q '^palu' out || fail "plan shows a preset that this sidecar is not for"
-bad "--factors: 'q' is neither k, v nor kv" plan -c 512 --sidecar x.lk.gguf --factors q
-bad 'only with a sidecar' plan -c 512 --factors v
-bad 'has no bases for K before RoPE' plan -c 512 --sidecar x.lk.gguf --factors k
-bad "add 'eager' to the recipe" run --sidecar x.lk.gguf --factors v --kv tale -p a
-bad "add 'eager' to the recipe" plan -c 512 --sidecar x.lk.gguf --factors v --kv tale
-good run --sidecar x.lk.gguf --factors v --kv 'k=f16 v=latent; eager' -p a -n 2
 good plan -c 512,4k --sidecar x.lk.gguf --kv tale --kv f16 --sessions 16
 says 'the caches of 16 sessions and the sidecar'
 says 'tale with its sidecar is smaller than f16 from 1 session of 4,096 tokens on.'

@@ -741,8 +741,6 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
             !write_random_sidecar(&run->sidecar, run->m, c->model->fingerprint, sidecar_path))
             return fail(run, "the sidecar cannot be written");
         opts.sidecar = sidecar_path;
-        if (c->factors) opts.factors = LK_FACTORS_V;
-        if (c->factors && !run->m->layer[0].k_norm.w) opts.factors |= LK_FACTORS_K;
     }
     if (lk_model_open(&run->model, c->model->path, &opts, &err) != LK_OK)
         return fail(run, "%s", err.msg);

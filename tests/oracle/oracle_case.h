@@ -30,7 +30,6 @@ struct oracle_case {
     const char *kernels;
     bool chunked; /* prompts go through the compressed cache */
     bool full_rank;
-    bool factors; /* weights of K and V are replaced by factors, of K if the family allows it */
     uint64_t noise_seed; /* of the noise in run_case */
     struct op op[MAX_OPS];
     int n_op;

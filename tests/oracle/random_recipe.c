@@ -246,8 +246,8 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
     }
 }
 
-void random_factored_recipe(struct random *r, const struct plain_model *m,
-                            struct random_recipe *out) {
+void random_latent_recipe(struct random *r, const struct plain_model *m,
+                          struct random_recipe *out) {
     struct plan plan = {.evicts = chance(r, 40),
                         .latents = true,
                         .sigma = chance(r, 25),

@@ -15,10 +15,9 @@ struct random_recipe {
 /* A recipe for the model. Most are valid; parsing and creating a session decide. */
 void random_recipe(struct random *r, const struct plain_model *model, struct random_recipe *out);
 
-/* One for a model whose weights are replaced by factors: eager, and nothing but latents, of the
- * sidecar's ranks and of K before RoPE. */
-void random_factored_recipe(struct random *r, const struct plain_model *model,
-                            struct random_recipe *out);
+/* An eager one that stores nothing but latents, of the sidecar's ranks and of K before RoPE. */
+void random_latent_recipe(struct random *r, const struct plain_model *model,
+                          struct random_recipe *out);
 
 /* Join the parts: text [size]. */
 void join_recipe(const struct random_recipe *recipe, char *text, size_t size);

@@ -65,13 +65,12 @@ static void random_case(uint64_t seed, const struct options *opts, struct oracle
     }
     char text[MAX_RECIPE_PARTS * MAX_PART];
     random_recipe(&r, &c->model->plain, &c->recipe[0]);
-    c->factors = random_int(&r, 0, 9) == 0;
-    if (c->factors) random_factored_recipe(&r, &c->model->plain, &c->recipe[0]);
+    bool all_latents = random_int(&r, 0, 9) == 0;
+    if (all_latents) random_latent_recipe(&r, &c->model->plain, &c->recipe[0]);
     c->recipe[1] = c->recipe[0];
-    if (!c->factors && random_int(&r, 0, 2) == 0)
+    if (!all_latents && random_int(&r, 0, 2) == 0)
         random_recipe(&r, &c->model->plain, &c->recipe[1]);
     if (opts->recipe) {
-        c->factors = false;
         c->recipe[0] = (struct random_recipe){.n = 1};
         snprintf(c->recipe[0].part[0], MAX_PART, "%s", opts->recipe);
         c->recipe[1] = c->recipe[0];
@@ -92,7 +91,6 @@ static void print_case(const struct oracle_case *c) {
     char text[MAX_RECIPE_PARTS * MAX_PART];
     printf("  model %s, kernels %s%s%s\n", c->model->spec->name, c->kernels,
            c->chunked ? ", chunked prefill" : "", c->full_rank ? ", full-rank bases" : "");
-    if (c->factors) printf("  weights replaced by factors\n");
     for (int i = 0; i < 2; i++) {
         join_recipe(&c->recipe[i], text, sizeof text);
         printf("  session %d: %s\n", i, text);
