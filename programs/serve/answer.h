@@ -5,6 +5,7 @@
 #define LK_SERVE_ANSWER_H
 
 #include "serve/exchange.h"
+#include "serve/request.h"
 #include "serve/response.h"
 
 /* The requests and replies of an endpoint. Functions that append to a buffer report lack of memory
@@ -38,5 +39,33 @@ struct lk_endpoint {
 
 /* Answer the request of x: parse it on a worker, submit it to the scheduler, and reply. */
 void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint);
+
+/* ---- work of a request outside the model ----
+ *
+ * A worker does it: parsing, tokenizing, rendering. It is charged to the budget before it starts,
+ * and bounded by the length of the body. */
+
+/* What a worker makes of a request. */
+struct lk_work {
+    struct lk_exchange *x;
+    double start_time;
+    struct lk_charge charge; /* released by the caller of lk_work_run */
+    /* For lk_work_convert: append the reply, a JSON text, to `out`. False: see `error`. */
+    bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
+                    struct lk_api_error *error);
+    struct lk_buf out;                  /* also of lk_answer: a reply that needs no completion */
+    const struct lk_endpoint *endpoint; /* for lk_answer */
+    struct lk_completion *completion;   /* the same: its result */
+    struct lk_api_error error;
+};
+
+/* Charge for the parsed form of the body, and for the copies that the endpoint makes of it. */
+bool lk_work_charge_body(struct lk_work *work);
+
+/* For lk_work_run: parse the body, and call work->convert. */
+void lk_work_convert(void *arg);
+
+/* Run `fn` on a worker, and reply with the JSON text in work->out or with the error. */
+void lk_work_reply(struct lk_work *work, void (*fn)(void *arg));
 
 #endif

@@ -1,7 +1,7 @@
 /* Turns OpenAI's chunks and messages into blocks. */
 #include "serve/answer_blocks.h"
 
-#include "serve/json_text.h"
+#include "serve/json_field.h"
 
 #include <string.h>
 

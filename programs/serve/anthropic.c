@@ -1,10 +1,9 @@
-/* Anthropic's messages API: responses, streams and errors. */
+/* Anthropic's messages API: request bodies, responses, streams and errors. */
 #include "serve/anthropic.h"
 
 #include "serve/answer_blocks.h"
-#include "serve/anthropic_body.h"
+#include "serve/body_convert.h"
 #include "serve/json_field.h"
-#include "serve/json_text.h"
 #include "serve/openai_chat.h"
 
 #include <stdio.h>
@@ -213,3 +212,212 @@ const struct lk_endpoint lk_anthropic = {.parse = parse_messages,
                                          .write_idle = write_idle};
 
 const struct lk_endpoint lk_anthropic_count = {.parse = parse_count, .n_body = 2};
+
+/* ---- the request body, converted to OpenAI's chat form ---- */
+
+static const char *const text_types[] = {"text", NULL};
+static const char *const thinking_types[] = {"thinking", "redacted_thinking", NULL};
+static const struct lk_text_parts message_parts = {"messages", text_types, thinking_types, "\n\n"};
+static const struct lk_text_parts system_parts = {"system", text_types, NULL, "\n\n"};
+
+static bool is_type(const json_t *block, const char *type) {
+    const char *given = json_string_value(json_object_get(block, "type"));
+    return given && strcmp(given, type) == 0;
+}
+
+/* Append the texts between two other blocks as one message. */
+static bool flush_text(json_t *messages, const char *role, json_t *texts,
+                       struct lk_api_error *error) {
+    struct lk_buf text = {0};
+    bool good = true;
+    if (json_array_size(texts) > 0)
+        good = lk_convert_text(texts, &message_parts, &text, error) &&
+               lk_convert_message(messages, role, &text, error);
+    lk_buf_free(&text);
+    json_array_clear(texts);
+    return good;
+}
+
+/* The thoughts of an answer belong to its first message, messages[first]. */
+static bool convert_thoughts(json_t *messages, size_t first, const json_t *blocks,
+                             struct lk_api_error *error) {
+    struct lk_buf text = {0};
+    const json_t *block;
+    size_t i;
+    json_array_foreach(blocks, i, block) {
+        const char *thoughts = json_string_value(json_object_get(block, "thinking"));
+        if (!is_type(block, "thinking") || !thoughts) continue;
+        lk_buf_printf(&text, "%s%s", text.len ? "\n\n" : "", thoughts);
+    }
+    return lk_convert_thoughts(json_array_get(messages, first), &text, error);
+}
+
+/* A block is text, thoughts, a call in a message of the assistant, or a result in one of the user.
+ */
+static bool convert_blocks(json_t *messages, const char *role, const json_t *blocks,
+                           struct lk_api_error *error) {
+    const json_t *block;
+    size_t i, n_before = json_array_size(messages);
+    json_t *texts = json_array();
+    bool good = true, is_user = strcmp(role, "user") == 0;
+    json_array_foreach(blocks, i, block) {
+        if (!good) break;
+        if (!is_user && is_type(block, "tool_use")) {
+            good = flush_text(messages, role, texts, error) &&
+                   lk_convert_call(messages, json_object_get(block, "id"),
+                                   json_object_get(block, "name"), json_object_get(block, "input"),
+                                   "messages", error);
+        } else if (is_user && is_type(block, "tool_result")) {
+            struct lk_buf text = {0};
+            good =
+                flush_text(messages, role, texts, error) &&
+                lk_convert_text(json_object_get(block, "content"), &message_parts, &text, error) &&
+                lk_convert_result(messages, json_object_get(block, "tool_use_id"), &text, error);
+            lk_buf_free(&text);
+        } else {
+            good = json_array_append(texts, (json_t *)block) == 0 || lk_convert_no_memory(error);
+        }
+    }
+    good = good && flush_text(messages, role, texts, error);
+    json_decref(texts);
+    if (good && json_array_size(messages) == n_before)
+        good = lk_convert_message(messages, role, &(struct lk_buf){0}, error);
+    if (good && strcmp(role, "assistant") == 0)
+        good = convert_thoughts(messages, n_before, blocks, error);
+    return good;
+}
+
+/* Agents also send reminders as messages of the role "system". */
+static bool convert_message(json_t *messages, const json_t *message, size_t i,
+                            struct lk_api_error *error) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 &&
+                  strcmp(role, "system") != 0))
+        return lk_api_error_set(error, 400, "invalid_value", "messages",
+                                "messages[%zu].role is '%.40s', but must be user, assistant or "
+                                "system",
+                                i, role ? role : "");
+    if (json_is_array(content)) return convert_blocks(messages, role, content, error);
+    if (!json_is_string(content))
+        return lk_api_error_set(error, 400, "invalid_type", "messages",
+                                "messages[%zu].content must be a string or an array of blocks", i);
+    struct lk_buf text = {0};
+    lk_buf_append(&text, json_string_value(content), json_string_length(content));
+    return lk_convert_message(messages, role, &text, error);
+}
+
+static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error *error) {
+    const json_t *given = json_object_get(from, "messages"), *message;
+    json_t *messages = json_array();
+    size_t i;
+    json_object_set_new(to, "messages", messages);
+    if (!json_is_array(given) || json_array_size(given) == 0)
+        return lk_api_error_set(error, 400, "missing_field", "messages",
+                                "'messages' must be an array with at least one message");
+    if (lk_json_field_is_set(from, "system")) {
+        struct lk_buf text = {0};
+        bool good = lk_convert_text(json_object_get(from, "system"), &system_parts, &text, error) &&
+                    lk_convert_message(messages, "system", &text, error);
+        lk_buf_free(&text);
+        if (!good) return false;
+    }
+    json_array_foreach(given, i,
+                       message) if (!convert_message(messages, message, i, error)) return false;
+    return true;
+}
+
+/* Tools with a type other than "custom" run at Anthropic, or have a schema that only its own models
+ * know. */
+static bool convert_tools(json_t *to, const json_t *from, struct lk_api_error *error) {
+    const json_t *given = json_object_get(from, "tools"), *tool;
+    json_t *tools = json_array();
+    size_t i;
+    if (!lk_json_field_is_set(from, "tools")) {
+        json_decref(tools);
+        return true;
+    }
+    json_object_set_new(to, "tools", tools);
+    if (!json_is_array(given))
+        return lk_api_error_set(error, 400, "invalid_type", "tools", "'tools' must be an array");
+    json_array_foreach(given, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (type && strcmp(type, "custom") != 0)
+            return lk_api_error_set(error, 400, "unsupported", "tools",
+                                    "tools[%zu] has the type '%.60s', but this server has no tools "
+                                    "of its own; give tools with 'name' and 'input_schema'",
+                                    i, type);
+        if (!lk_convert_tool(tools, json_object_get(tool, "name"),
+                             json_object_get(tool, "description"),
+                             json_object_get(tool, "input_schema"), error))
+            return false;
+    }
+    return true;
+}
+
+static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_error *error) {
+    const json_t *choice = json_object_get(from, "tool_choice"),
+                 *single = json_object_get(choice, "disable_parallel_tool_use");
+    if (!choice || json_is_null(choice)) return true;
+    if (single) json_object_set_new(to, "parallel_tool_calls", json_boolean(!json_is_true(single)));
+    if (is_type(choice, "auto")) return true;
+    if (is_type(choice, "none")) {
+        json_object_set_new(to, "tool_choice", json_string("none"));
+    } else if (is_type(choice, "any")) {
+        json_object_set_new(to, "tool_choice", json_string("required"));
+    } else if (is_type(choice, "tool") && json_is_string(json_object_get(choice, "name"))) {
+        json_object_set_new(to, "tool_choice",
+                            json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
+                                      json_object_get(choice, "name")));
+    } else {
+        return lk_api_error_set(error, 400, "invalid_value", "tool_choice",
+                                "'tool_choice.type' must be auto, any, none, or tool with a name");
+    }
+    return true;
+}
+
+/* A schema that the answer must match: "output_config.format", formerly "output_format". */
+static void convert_format(json_t *to, const json_t *from) {
+    const json_t *format = json_object_get(json_object_get(from, "output_config"), "format");
+    if (!format) format = json_object_get(from, "output_format");
+    if (!format || !is_type(format, "json_schema")) return;
+    json_object_set_new(to, "response_format",
+                        json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema",
+                                  json_object_get(format, "schema")));
+}
+
+static void convert_thinking(json_t *to, const json_t *from) {
+    const json_t *thinking = json_object_get(from, "thinking");
+    if (is_type(thinking, "disabled"))
+        lk_convert_thinking(to, false);
+    else if (json_is_object(thinking))
+        lk_convert_thinking(to, true);
+}
+
+static bool check_body(const json_t *body, bool count_only, struct lk_api_error *error) {
+    if (!count_only && !lk_json_field_is_set(body, "max_tokens"))
+        return lk_api_error_set(error, 400, "missing_field", "max_tokens",
+                                "'max_tokens' is missing: give the maximum length of the answer");
+    if (lk_json_field_is_set(body, "mcp_servers"))
+        return lk_api_error_set(error, 400, "unsupported", "mcp_servers",
+                                "'mcp_servers' is not supported: this server calls no others");
+    return true;
+}
+
+/* Fields that are ignored, because they change nothing that this server does: cache_control,
+ * container, context_management, metadata, service_tier. */
+json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error) {
+    json_t *to = json_object();
+    lk_convert_common_fields(to, body);
+    lk_convert_field(to, "model", body, "model");
+    lk_convert_field(to, "max_tokens", body, "max_tokens");
+    lk_convert_field(to, "stop", body, "stop_sequences");
+    convert_format(to, body);
+    convert_thinking(to, body);
+    if (to && check_body(body, count_only, error) && convert_messages(to, body, error) &&
+        convert_tools(to, body, error) && convert_tool_choice(to, body, error))
+        return to;
+    if (!to) lk_convert_no_memory(error);
+    json_decref(to);
+    return NULL;
+}

@@ -3,6 +3,7 @@
 #define LK_SERVE_ANTHROPIC_H
 
 #include "serve/answer.h"
+#include "serve/api_error.h"
 
 extern const struct lk_endpoint lk_anthropic;
 
@@ -14,5 +15,9 @@ json_t *lk_anthropic_error_json(const struct lk_api_error *error);
 
 /* {"input_tokens": n} of a prepared request; a new reference. */
 json_t *lk_anthropic_count_json(const struct lk_request *request);
+
+/* Convert a body to OpenAI's chat form; a new reference. NULL: see `error`. `count_only`: its
+ * tokens are only counted, so it needs no limit. */
+json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error);
 
 #endif

@@ -2,7 +2,6 @@
 #include "serve/body_convert.h"
 
 #include "serve/json_field.h"
-#include "serve/json_text.h"
 
 #include <stdlib.h>
 #include <string.h>

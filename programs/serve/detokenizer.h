@@ -7,7 +7,7 @@
 #define LK_SERVE_DETOKENIZER_H
 
 #include "base/buf.h"
-#include "serve/logprob.h"
+#include "serve/tokens.h"
 
 /* New text, and the tokens whose last character lies in it. */
 struct lk_text_delta {

@@ -2,7 +2,6 @@
 #include "serve/embeddings.h"
 
 #include "serve/json_field.h"
-#include "serve/json_text.h"
 #include "serve/openai_completion.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* One HTTP request and its reply, as handlers see it: headers, query, body, and the ways to reply.
- * Together with http.c and headers.c this is the only code that knows libmicrohttpd. */
+ * Together with http.c this is the only code that knows libmicrohttpd. */
 #ifndef LK_SERVE_EXCHANGE_H
 #define LK_SERVE_EXCHANGE_H
 

@@ -69,7 +69,7 @@ static const char *slot_state(const struct lk_slot_snapshot *s) {
     if (s->loading) return "loading";
     if (s->saving) return "saving";
     if (!s->busy) return "idle";
-    return s->prefill ? "reading" : "decoding";
+    return s->prefill ? "prefill" : "decoding";
 }
 
 static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_server_opts *o) {

@@ -6,7 +6,10 @@
 #ifndef LK_SERVE_JSON_FIELD_H
 #define LK_SERVE_JSON_FIELD_H
 
+#include "base/buf.h"
 #include "serve/api_error.h"
+
+#include <jansson.h>
 
 /* Upper bound of the memory that the parsed form of a JSON text takes, in one pass over it. */
 uint64_t lk_json_parsed_bytes(const char *text, size_t len);
@@ -31,5 +34,25 @@ bool lk_json_field_string(const json_t *body, const char *name, const char **out
 
 /* Is the field present, not null, and not an empty object or array? */
 bool lk_json_field_is_set(const json_t *body, const char *name);
+
+/* JSON text. Bytes that may not be valid UTF-8, such as those of single tokens, become text: every
+ * byte that does not belong to a character becomes U+FFFD. */
+
+/* A JSON string; a new reference, NULL if out of memory. */
+json_t *lk_json_from_bytes(const char *bytes, size_t len);
+
+/* Append the bytes to `out` as valid UTF-8. */
+void lk_buf_add_utf8(struct lk_buf *out, const char *bytes, size_t len);
+
+/* Append the JSON value as compact text. Releases `json`; NULL marks the buffer as failed. */
+void lk_buf_add_json(struct lk_buf *out, json_t *json);
+
+/* Append the JSON value as a server-sent event, "data: JSON\n\n". Releases `json`, as above. */
+void lk_buf_add_event(struct lk_buf *out, json_t *json);
+
+/* Append an object with one more field, whose value is the JSON text value[0..len). Releases
+ * `object`; NULL marks the buffer as failed. */
+void lk_buf_add_json_with(struct lk_buf *out, json_t *object, const char *field, const char *value,
+                          size_t len);
 
 #endif

@@ -1,9 +1,7 @@
 /* Requests and replies in the form of llama.cpp's server. */
 #include "serve/llamacpp.h"
 
-#include "serve/infill.h"
 #include "serve/json_field.h"
-#include "serve/json_text.h"
 #include "serve/openai_completion.h"
 
 #include <stdlib.h>

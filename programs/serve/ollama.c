@@ -3,13 +3,14 @@
 #include "serve/ollama.h"
 
 #include "serve/answer_blocks.h"
+#include "serve/body_convert.h"
+#include "serve/embeddings.h"
 #include "serve/json_field.h"
-#include "serve/json_text.h"
-#include "serve/ollama_body.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -58,7 +59,8 @@ static bool parse_generate(struct lk_request *request, const struct lk_server_op
 
 /* ---- responses ---- */
 
-json_t *lk_ollama_time(int64_t seconds) {
+/* A time in ollama's form, e.g. "2025-01-31T12:00:00Z"; a new reference. */
+static json_t *ollama_time(int64_t seconds) {
     char text[40];
     time_t t = (time_t)seconds;
     struct tm utc;
@@ -73,7 +75,7 @@ static json_int_t nanoseconds(double seconds) { return (json_int_t)llround(1e9 *
 static json_t *answer_json(const struct lk_response *r, bool is_last) {
     const struct lk_job_result *result = &r->choice[0].result;
     json_t *out = json_pack("{s:s, s:o, s:b}", "model", r->opts->id, "created_at",
-                            lk_ollama_time((int64_t)time(NULL)), "done", is_last);
+                            ollama_time((int64_t)time(NULL)), "done", is_last);
     if (!is_last) return out;
     double total_s = result->wait_s + result->prompt_s + result->decode_s;
     json_t *counts = json_pack(
@@ -118,7 +120,7 @@ static json_t *text_json(const struct lk_response *r, bool is_chat, const char *
 /* The reply to a request that asks to load the model. */
 static json_t *loaded_json(const struct lk_server_opts *opts, const char *field, json_t *empty) {
     return json_pack("{s:s, s:o, s:b, s:s, s:o}", "model", opts->id, "created_at",
-                     lk_ollama_time((int64_t)time(NULL)), "done", 1, "done_reason", "load", field,
+                     ollama_time((int64_t)time(NULL)), "done", 1, "done_reason", "load", field,
                      empty);
 }
 
@@ -292,3 +294,332 @@ const struct lk_endpoint lk_ollama_generate = {.parse = parse_generate,
                                                .write_error = write_error,
                                                .stream_type = stream_type,
                                                .write_idle = write_text_idle};
+
+/* ---- request bodies, converted to OpenAI's forms ---- */
+
+/* Sampling parameters, under "options". Others are about the loading of models and are ignored:
+ * num_ctx, num_batch, num_gpu, num_thread, use_mmap and so on are options of `lowkey serve`. */
+static bool convert_options(json_t *to, const json_t *from, struct lk_api_error *error) {
+    static const char *const same[] = {"temperature", "top_p",
+                                       "top_k",       "min_p",
+                                       "stop",        "repeat_penalty",
+                                       "typical_p",   "presence_penalty",
+                                       "mirostat",    "frequency_penalty",
+                                       "tfs_z"};
+    const json_t *options = json_object_get(from, "options"),
+                 *n = json_object_get(options, "num_predict"),
+                 *seed = json_object_get(options, "seed"),
+                 *last_n = json_object_get(options, "repeat_last_n");
+    if (options && !json_is_null(options) && !json_is_object(options))
+        return lk_api_error_set(error, 400, "invalid_type", "options",
+                                "'options' must be an object");
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        lk_convert_field(to, same[i], options, same[i]);
+    /* -1 and -2 mean no limit, a random seed, and the whole context. */
+    if (!json_is_integer(n) || json_integer_value(n) > 0)
+        lk_convert_field(to, "max_tokens", options, "num_predict");
+    if (!json_is_integer(seed) || json_integer_value(seed) >= 0)
+        lk_convert_field(to, "seed", options, "seed");
+    if (json_is_integer(last_n) && json_integer_value(last_n) < 0)
+        json_object_set_new(to, "repeat_last_n", json_integer(1 << 20));
+    else
+        lk_convert_field(to, "repeat_last_n", options, "repeat_last_n");
+    return true;
+}
+
+/* "format" is "json" or a schema. */
+static bool convert_format(json_t *to, const json_t *from, struct lk_api_error *error) {
+    json_t *format = json_object_get(from, "format");
+    const char *word = json_string_value(format);
+    if (!format || json_is_null(format) || (word && !*word)) return true;
+    if (word && strcmp(word, "json") == 0)
+        json_object_set_new(to, "response_format", json_pack("{s:s}", "type", "json_object"));
+    else if (json_is_object(format))
+        json_object_set_new(
+            to, "response_format",
+            json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format));
+    else
+        return lk_api_error_set(error, 400, "invalid_value", "format",
+                                "'format' must be 'json' or a JSON schema");
+    return true;
+}
+
+/* Set the model's name, without ollama's default tag ":latest". */
+static void ollama_convert_model(json_t *to, const json_t *from) {
+    static const char tag[] = ":latest";
+    const size_t tag_len = sizeof tag - 1;
+    json_t *model = json_object_get(from, "model");
+    const char *name = json_string_value(model);
+    size_t len = json_string_length(model);
+    if (name && len > tag_len && strcmp(name + len - tag_len, tag) == 0)
+        json_object_set_new(to, "model", json_stringn(name, len - tag_len));
+    else
+        lk_convert_field(to, "model", from, "model");
+}
+
+/* Thoughts are on or off, or have an effort. */
+static bool convert_think(json_t *to, const json_t *from, struct lk_api_error *error) {
+    json_t *think = json_object_get(from, "think");
+    if (!think || json_is_null(think)) return true;
+    if (json_is_string(think))
+        json_object_set(to, "reasoning_effort", think);
+    else if (json_is_boolean(think))
+        lk_convert_thinking(to, json_is_true(think));
+    else
+        return lk_api_error_set(error, 400, "invalid_type", "think",
+                                "'think' must be true, false, or an effort such as \"low\"");
+    return true;
+}
+
+/* Fields that both have. Ignored are keep_alive, truncate and template, because the model stays
+ * loaded and has a template. */
+static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
+    json_t *to = json_object();
+    bool stream = true;
+    if (!to) lk_convert_no_memory(error);
+    if (to && lk_json_field_bool(body, "stream", &stream, error) &&
+        convert_options(to, body, error) && convert_format(to, body, error) &&
+        convert_think(to, body, error)) {
+        json_object_set_new(to, "stream", json_boolean(stream));
+        ollama_convert_model(to, body);
+        lk_convert_field(to, "kv", body, "kv");
+        lk_convert_field(to, "cache_prompt", body, "cache_prompt");
+        lk_convert_field(to, "ignore_eos", body, "ignore_eos");
+        return to;
+    }
+    json_decref(to);
+    return NULL;
+}
+
+static bool refuse_images(const json_t *object, struct lk_api_error *error) {
+    return !lk_json_field_is_set(object, "images") ||
+           lk_api_error_set(error, 400, "unsupported", "images",
+                            "'images' are not supported: this server takes text only");
+}
+
+/* ---- /api/chat ---- */
+
+static bool convert_message(json_t *messages, const json_t *message, size_t i,
+                            struct lk_api_error *error) {
+    json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content"),
+           *calls = json_object_get(message, "tool_calls"), *call;
+    size_t k;
+    if (!json_is_string(role))
+        return lk_api_error_set(error, 400, "missing_field", "messages",
+                                "messages[%zu] has no 'role'", i);
+    if (content && !json_is_null(content) && !json_is_string(content))
+        return lk_api_error_set(error, 400, "invalid_type", "messages",
+                                "messages[%zu].content must be a string", i);
+    if (!refuse_images(message, error)) return false;
+    bool has_text = json_string_length(content) > 0 || json_array_size(calls) == 0;
+    json_t *item =
+        json_pack("{s:O, s:o}", "role", role, "content",
+                  has_text ? json_string(json_is_string(content) ? json_string_value(content) : "")
+                           : json_null());
+    if (!lk_convert_append(messages, item, error)) return false;
+    lk_convert_field(item, "tool_call_id", message, "tool_call_id");
+    lk_convert_field(item, "name", message, "tool_name");
+    lk_convert_field(item, "reasoning_content", message, "thinking");
+    json_array_foreach(calls, k, call) {
+        const json_t *function = json_object_get(call, "function");
+        if (!lk_convert_call(messages, json_object_get(call, "id"),
+                             json_object_get(function, "name"),
+                             json_object_get(function, "arguments"), "messages", error))
+            return false;
+    }
+    return true;
+}
+
+json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error) {
+    const json_t *given = json_object_get(body, "messages"), *message;
+    json_t *to = convert_common(body, error), *messages = json_array();
+    bool good = to != NULL;
+    size_t i;
+    if (good && lk_json_field_is_set(body, "messages") && !json_is_array(given))
+        good =
+            lk_api_error_set(error, 400, "invalid_type", "messages", "'messages' must be an array");
+    json_array_foreach(given, i, message) good =
+        good && convert_message(messages, message, i, error);
+    if (good) {
+        json_object_set(to, "messages", messages);
+        lk_convert_field(to, "tools", body, "tools");
+    }
+    json_decref(messages);
+    if (good) return to;
+    json_decref(to);
+    return NULL;
+}
+
+/* ---- /api/generate ---- */
+
+static bool convert_prompt(json_t *to, const json_t *body, struct lk_api_error *error) {
+    json_t *prompt = json_object_get(body, "prompt"), *system = json_object_get(body, "system");
+    bool raw = false, has_suffix = lk_json_field_is_set(body, "suffix");
+    if (!lk_json_field_bool(body, "raw", &raw, error) || !refuse_images(body, error)) return false;
+    if (prompt && !json_is_null(prompt) && !json_is_string(prompt))
+        return lk_api_error_set(error, 400, "invalid_type", "prompt", "'prompt' must be a string");
+    if (json_string_length(prompt) == 0) return true;
+    if (lk_json_field_is_set(body, "context"))
+        return lk_api_error_set(error, 400, "unsupported", "context",
+                                "'context' is not supported: send the conversation to /api/chat");
+    if (raw || has_suffix) {
+        json_object_set(to, "prompt", prompt);
+        lk_convert_field(to, "suffix", body, "suffix");
+        return true;
+    }
+    json_t *messages = json_array();
+    json_object_set_new(to, "messages", messages);
+    if (json_string_length(system) > 0 &&
+        !lk_convert_append(messages, json_pack("{s:s, s:O}", "role", "system", "content", system),
+                           error))
+        return false;
+    return lk_convert_append(messages, json_pack("{s:s, s:O}", "role", "user", "content", prompt),
+                             error);
+}
+
+json_t *lk_ollama_generate_to_openai(const json_t *body, struct lk_api_error *error) {
+    json_t *to = convert_common(body, error);
+    if (to && convert_prompt(to, body, error)) return to;
+    json_decref(to);
+    return NULL;
+}
+
+/* ---- the server and its model ---- */
+
+/* The version of ollama whose API this is. Clients compare it with what they need. */
+static const char api_version[] = "0.12.0";
+
+json_t *lk_ollama_version_json(void) {
+    return json_pack("{s:s, s:s}", "version", api_version, "lowkey", lk_version());
+}
+
+/* "135M", "1.5B" */
+static json_t *parameter_size(uint64_t n) {
+    if (n >= 1000000000) return json_sprintf("%.1fB", (double)n / 1e9);
+    return json_sprintf("%.0fM", (double)n / 1e6);
+}
+
+static json_t *details_json(const lk_model_info *info) {
+    return json_pack("{s:s, s:s, s:s, s:[s], s:o, s:s}", "parent_model", "", "format", "gguf",
+                     "family", info->arch, "families", info->arch, "parameter_size",
+                     parameter_size(info->n_param), "quantization_level", "");
+}
+
+/* The fields that lists of models share. */
+static json_t *model_json(const struct lk_server *server, const char *name) {
+    const struct lk_server_opts *o = &server->opts;
+    lk_model_info info = lk_model_get_info(o->model);
+    return json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "name", name, "model", name, "modified_at",
+                     ollama_time(server->started), "size", (json_int_t)info.file_bytes, "digest",
+                     "", "details", details_json(&info));
+}
+
+json_t *lk_ollama_tags_json(const struct lk_server *server) {
+    const struct lk_server_opts *o = &server->opts;
+    json_t *list = json_pack("[o]", model_json(server, o->id));
+    for (size_t i = 0; i < o->n_alias; i++)
+        json_array_append_new(list, model_json(server, o->alias[i]));
+    return json_pack("{s:o}", "models", list);
+}
+
+/* The model never expires: it is loaded as long as the server runs. */
+json_t *lk_ollama_ps_json(const struct lk_server *server) {
+    const int64_t year_2100 = INT64_C(4102444800);
+    json_t *model = model_json(server, server->opts.id);
+    json_object_set_new(model, "expires_at", ollama_time(year_2100));
+    json_object_set_new(model, "size_vram", json_integer(0));
+    json_object_set_new(model, "context_length", json_integer(server->opts.n_ctx));
+    return json_pack("{s:[o]}", "models", model);
+}
+
+/* Set "ARCH.NAME", as in a GGUF file. */
+static void set_arch_key(json_t *to, const char *arch, const char *name, int32_t value) {
+    char key[100];
+    snprintf(key, sizeof key, "%.60s.%s", arch, name);
+    json_object_set_new(to, key, json_integer(value));
+}
+
+bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
+                    struct lk_api_error *error) {
+    lk_model_info info = lk_model_get_info(opts->model);
+    const char *chat_template = lk_model_chat_template(opts->model);
+    json_t *keys = json_pack("{s:s, s:I}", "general.architecture", info.arch,
+                             "general.parameter_count", (json_int_t)info.n_param);
+    (void)body;
+    (void)error;
+    /* Clients cut prompts at this length, so it is that of a session here. */
+    set_arch_key(keys, info.arch, "context_length", opts->n_ctx);
+    set_arch_key(keys, info.arch, "embedding_length", info.n_embd);
+    set_arch_key(keys, info.arch, "block_count", info.n_layer);
+    set_arch_key(keys, info.arch, "attention.head_count", info.n_head);
+    set_arch_key(keys, info.arch, "attention.head_count_kv", info.n_head_kv);
+    lk_buf_add_json(out, json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters",
+                                   json_sprintf("num_ctx %d", opts->n_ctx), "template",
+                                   chat_template ? chat_template : "", "details",
+                                   details_json(&info), "model_info", keys, "capabilities",
+                                   json_pack("[s,s]", "completion", "tools")));
+    return true;
+}
+
+/* ---- embeddings ---- */
+
+/* `input`: the field with the texts. */
+static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
+                       const char *body, size_t len, const char *input,
+                       struct lk_api_error *error) {
+    json_t *given = lk_json_parse_body(body, len, error), *to = given ? json_object() : NULL;
+    if (given && !to) lk_convert_no_memory(error);
+    if (to) {
+        ollama_convert_model(to, given);
+        lk_convert_field(to, "input", given, input);
+        lk_convert_field(to, "dimensions", given, "dimensions");
+    }
+    json_decref(given);
+    return lk_embeddings_parse_json(request, opts, to, error);
+}
+
+static bool parse_embed(struct lk_request *request, const struct lk_server_opts *opts,
+                        const char *body, size_t len, struct lk_api_error *error) {
+    return parse_body(request, opts, body, len, "input", error);
+}
+
+static bool parse_embeddings(struct lk_request *request, const struct lk_server_opts *opts,
+                             const char *body, size_t len, struct lk_api_error *error) {
+    return parse_body(request, opts, body, len, "prompt", error) &&
+           (request->n_prompt == 1 ||
+            lk_api_error_set(error, 400, "invalid_type", "prompt", "'prompt' must be a string"));
+}
+
+static bool write_embed(const struct lk_response *r, struct lk_buf *out) {
+    const struct lk_request *request = &r->completion->request;
+    const struct lk_job_result *result = &r->choice[0].result;
+    struct lk_buf list = {0};
+    json_int_t n_tok = 0;
+    lk_buf_append_str(&list, "[");
+    for (size_t i = 0; i < request->n_prompt; i++) {
+        n_tok += (json_int_t)request->prompt[i].n_tok;
+        if (i) lk_buf_append_str(&list, ",");
+        lk_embedding_append(r, i, &list);
+    }
+    lk_buf_append_str(&list, "]");
+    if (list.failed) out->failed = true;
+    json_t *rest = json_pack("{s:s, s:I, s:i, s:I}", "model", r->opts->id, "total_duration",
+                             (json_int_t)llround(1e9 * (result->wait_s + result->prompt_s)),
+                             "load_duration", 0, "prompt_eval_count", n_tok);
+    lk_buf_add_json_with(out, rest, "embeddings", lk_buf_cstr(&list), list.len);
+    lk_buf_free(&list);
+    return !out->failed;
+}
+
+static bool write_embeddings(const struct lk_response *r, struct lk_buf *out) {
+    lk_buf_append_str(out, "{\"embedding\":");
+    lk_embedding_append(r, 0, out);
+    lk_buf_append_str(out, "}");
+    return !out->failed;
+}
+
+const struct lk_endpoint lk_ollama_embed = {
+    .parse = parse_embed, .n_body = 2, .write_whole = write_embed};
+
+const struct lk_endpoint lk_ollama_embeddings = {
+    .parse = parse_embeddings, .n_body = 2, .write_whole = write_embeddings};

@@ -14,4 +14,9 @@ struct lk_page_file {
 /* The file with this name; NULL if the page does not have it. */
 const struct lk_page_file *lk_page_find(const char *name);
 
+/* The icon that browsers ask for: a key, 16 x 16 pixels, in the ICO format. */
+
+extern const unsigned char lk_favicon[];
+extern const size_t lk_favicon_len;
+
 #endif

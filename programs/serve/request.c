@@ -1,15 +1,217 @@
-/* The fields that both completion endpoints share, and tokenization of the prompts. */
+/* The fields that all completion endpoints share, sampling parameters, tokenization of the prompts,
+ * and where later prompts will probably differ. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memmem, memrchr */
+#endif
 #include "serve/request.h"
 
 #include "lowkey_draft.h"
 #include "serve/json_field.h"
-#include "serve/logprob.h"
-#include "serve/prompt_marks.h"
-#include "serve/request_sampling.h"
-#include "serve/schema.h"
+#include "serve/tokens.h"
+#include "serve/tools.h"
 
+#include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+
+/* ---- sampling parameters ---- */
+
+static const char bias_field[] = "logit_bias";
+
+/* Any 64-bit integer. Values from 0 to 2^32 - 1 are used unchanged; others are hashed to 32 bits.
+ * Without a seed a random one is drawn, so that repeated requests get different answers. */
+static bool parse_seed(struct lk_request *request, struct lk_api_error *error) {
+    const int64_t max_exact = INT64_C(1) << 53; /* range of exact integers in a double */
+    const json_t *given = json_object_get(request->body, "seed");
+    uint32_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = 1;
+    int64_t seed = drawn;
+    if (json_is_integer(given))
+        seed = json_integer_value(given);
+    else if (!lk_json_field_int(request->body, "seed", -max_exact, max_exact, &seed, error))
+        return false;
+    uint64_t bits = (uint64_t)seed;
+    request->sampling.seed = (uint32_t)bits + (uint32_t)(bits >> 32) * 0x9E3779B9u;
+    return true;
+}
+
+static bool add_bias(struct lk_request *request, int64_t tok, const json_t *value,
+                     struct lk_api_error *error) {
+    const double max = 100; /* as in OpenAI's API */
+    double bias = json_is_false(value) ? -INFINITY : json_number_value(value);
+    if (tok < 0 || tok > INT32_MAX ||
+        !(json_is_false(value) || (json_is_number(value) && fabs(bias) <= max)))
+        return lk_api_error_set(error, 400, "invalid_value", bias_field,
+                                "'logit_bias' values must be numbers between -100 and 100, or "
+                                "false");
+    request->bias[request->sampling.n_bias++] = (lk_logit_bias){(int32_t)tok, (float)bias};
+    return true;
+}
+
+/* {"token": bias}, OpenAI's form. */
+static bool parse_bias_object(struct lk_request *request, json_t *given,
+                              struct lk_api_error *error) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(given, key, value) {
+        char *end = NULL;
+        int64_t tok = strtoll(key, &end, 10);
+        if (!isdigit((unsigned char)*key) || *end)
+            return lk_api_error_set(error, 400, "invalid_value", bias_field,
+                                    "'logit_bias' has the key '%.40s', but keys must be token ids",
+                                    key);
+        if (!add_bias(request, tok, value, error)) return false;
+    }
+    return true;
+}
+
+/* [[token, bias]], llama-server's second form. */
+static bool parse_bias_array(struct lk_request *request, const json_t *given,
+                             struct lk_api_error *error) {
+    const json_t *pair;
+    size_t i;
+    json_array_foreach(given, i, pair) {
+        const json_t *tok = json_array_get(pair, 0);
+        if (!json_is_integer(tok) || json_array_size(pair) != 2)
+            return lk_api_error_set(error, 400, "invalid_type", bias_field,
+                                    "'logit_bias' must contain pairs of token id and bias");
+        if (!add_bias(request, json_integer_value(tok), json_array_get(pair, 1), error))
+            return false;
+    }
+    return true;
+}
+
+static bool parse_bias(struct lk_request *request, struct lk_api_error *error) {
+    json_t *given = json_object_get(request->body, bias_field);
+    size_t n = json_object_size(given) + json_array_size(given);
+    if (!given || json_is_null(given)) return true;
+    if (!json_is_object(given) && !json_is_array(given))
+        return lk_api_error_set(error, 400, "invalid_type", bias_field,
+                                "'logit_bias' must be an object or an array of pairs");
+    if (n > LK_MAX_BIAS)
+        return lk_api_error_set(error, 400, "invalid_value", bias_field,
+                                "'logit_bias' names %zu tokens; the maximum is %d", n, LK_MAX_BIAS);
+    if (n == 0) return true;
+    request->bias = malloc(n * sizeof *request->bias);
+    if (!request->bias)
+        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: logit_bias");
+    request->sampling.bias = request->bias;
+    return json_is_object(given) ? parse_bias_object(request, given, error)
+                                 : parse_bias_array(request, given, error);
+}
+
+/* Parse temperature, penalties, seed, logit_bias and the like from request->body into
+ * request->sampling. False: see `error`. */
+static bool parse_sampling(struct lk_request *request, struct lk_api_error *error) {
+    const json_t *b = request->body;
+    lk_sampler_opts *s = &request->sampling;
+    *s = lk_sampler_chat();
+    double temperature = (double)s->temperature, top_p = (double)s->top_p, min_p = (double)s->min_p,
+           repeat = 1, frequency = 0, presence = 0;
+    int64_t top_k = s->top_k, last_n = s->repeat_last_n;
+    bool good = lk_json_field_real(b, "temperature", 0, 2, &temperature, error) &&
+                lk_json_field_real(b, "top_p", 0, 1, &top_p, error) &&
+                lk_json_field_real(b, "min_p", 0, 1, &min_p, error) &&
+                lk_json_field_int(b, "top_k", 0, 10000000, &top_k, error) &&
+                lk_json_field_real(b, "repeat_penalty", 0.01, 100, &repeat, error) &&
+                lk_json_field_int(b, "repeat_last_n", 0, 1 << 20, &last_n, error) &&
+                lk_json_field_real(b, "frequency_penalty", -2, 2, &frequency, error) &&
+                lk_json_field_real(b, "presence_penalty", -2, 2, &presence, error) &&
+                lk_json_field_bool(b, "ignore_eos", &s->ignore_eos, error) &&
+                parse_seed(request, error) && parse_bias(request, error);
+    if (!good) return false;
+    s->temperature = (float)temperature;
+    s->top_p = (float)top_p;
+    s->min_p = (float)min_p;
+    s->top_k = top_p == 0 ? 1 : (int32_t)top_k; /* top_p 0 would mean off */
+    s->repeat_penalty = (float)repeat;
+    s->frequency_penalty = (float)frequency;
+    s->presence_penalty = (float)presence;
+    s->repeat_last_n = last_n ? (int32_t)last_n : -1; /* 0 would mean the default */
+    return true;
+}
+
+/* ---- where later prompts will probably differ from a chat's ---- */
+
+static const char mark = '\xFF'; /* of a control token in marked text (lk_chat_format) */
+static const char *const space = " \t\r\n";
+
+/* The first and the last place of a message's content in a text. Templates may remove white space
+ * around it. False if it is not there. */
+static bool find_content(const char *text, const json_t *message, const char **first,
+                         const char **last, size_t *len) {
+    const char *content = json_string_value(json_object_get(message, "content"));
+    if (!content) return false;
+    content += strspn(content, space);
+    *len = strlen(content);
+    while (*len > 0 && strchr(space, content[*len - 1])) --*len;
+    const char *end = text + strlen(text);
+    *first = *last = *len ? memmem(text, (size_t)(end - text), content, *len) : NULL;
+    for (const char *at = *first; at;
+         at = memmem(at + *len, (size_t)(end - at) - *len, content, *len))
+        *last = at;
+    return *first != NULL;
+}
+
+/* The position of the control token that is marked at `at` in the text: both have equally many
+ * after it. 0 if they do not. */
+static size_t token_position(const struct lk_prompt *p, const lk_model *model, const char *at) {
+    size_t n = 0;
+    for (; at && *at; at = strchr(at + 1, mark)) n++;
+    for (size_t i = p->n_tok; n > 0 && i-- > 0;)
+        if (lk_token_is_control(model, p->tok[i]) && --n == 0) return i;
+    return 0;
+}
+
+/* Returns the position, or 0. */
+static size_t add_mark(struct lk_prompt *p, const lk_model *model, const char *at) {
+    size_t position = at ? token_position(p, model, at) : 0;
+    if (position > 0) p->mark[p->n_mark++] = position;
+    return position;
+}
+
+/* The number of tokens that the text up to `end`, which is not before a control token, has in
+ * common with the prompt: other tokens may span the end. 0: it is not known. */
+static size_t common_tokens(const struct lk_prompt *p, const lk_model *model, const char *end) {
+    int32_t *tok;
+    size_t n_tok;
+    if (lk_tokenize(model, p->text, (size_t)(end - p->text), LK_TOKENIZE_BEGIN | LK_TOKENIZE_MARKED,
+                    p->n_tok, &tok, &n_tok, NULL) != LK_OK)
+        return 0;
+    size_t n = lk_tokens_common_prefix(tok, n_tok, p->tok, p->n_tok);
+    lk_tokens_free(tok);
+    return n;
+}
+
+/* Set the marks and n_system of the prompt of a chat, whose text and tokens are there. Each is the
+ * position of a control token, because text before a control token is tokenized alike, whatever
+ * follows. If the template has the system prompt and a question in one message, as Gemma's, the
+ * mark between them is after the tokens that do not depend on the question. A template without
+ * control tokens has only this one. */
+static void find_prompt_marks(struct lk_prompt *p, const json_t *messages, const lk_model *model) {
+    const char *first, *last;
+    size_t len, n = json_array_size(messages);
+    const json_t *system = json_array_get(messages, 0), *user = NULL;
+    while (n > 0 && !user) {
+        const json_t *message = json_array_get(messages, --n);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && strcmp(role, "user") == 0) user = message;
+    }
+    p->n_mark = p->n_system = 0;
+    if (!p->text) return;
+    if (user && find_content(p->text, user, &first, &last, &len))
+        add_mark(p, model, memrchr(p->text, mark, (size_t)(last - p->text)));
+    if (!system || system == user || !find_content(p->text, system, &first, &last, &len)) return;
+    const char *end = first + len, *rest = end + strspn(end, space);
+    if (*rest == mark || *rest == 0) {
+        p->n_system = add_mark(p, model, *rest ? rest : NULL);
+    } else { /* the template has the question in the same message */
+        p->n_system = common_tokens(p, model, end);
+        if (p->n_system > 0) p->mark[p->n_mark++] = p->n_system;
+    }
+}
 
 /* ---- parsing ---- */
 
@@ -220,7 +422,7 @@ bool lk_request_parse_json(struct lk_request *request, const struct lk_server_op
     *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
     if (!request->body || !reject_unsupported(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
-        !parse_stop(request, error) || !lk_request_parse_sampling(request, error) ||
+        !parse_stop(request, error) || !parse_sampling(request, error) ||
         !parse_max_tokens(request, error) || !parse_stream(request, error) ||
         !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
         !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||
@@ -428,7 +630,7 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     if (request->chat && !lk_request_apply_template(request, opts, error)) return false;
     for (size_t i = 0; i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
-    if (request->chat) lk_prompt_marks_find(request->prompt, request->messages, opts->model);
+    if (request->chat) find_prompt_marks(request->prompt, request->messages, opts->model);
     for (size_t i = 1; request->embed && i < request->n_prompt; i++) /* one job for all */
         if (request->prompt[i].n_bytes > request->prompt[0].n_bytes)
             request->prompt[0].n_bytes = request->prompt[i].n_bytes;

@@ -6,8 +6,8 @@
 #define LK_SERVE_REQUEST_H
 
 #include "serve/api_error.h"
-#include "serve/logprob.h"
 #include "serve/server.h"
+#include "serve/tokens.h"
 
 enum {
     LK_MAX_STOP = 16,
@@ -30,7 +30,7 @@ struct lk_prompt {
     size_t n_tok;
     size_t max_tokens;            /* of its answer */
     uint64_t n_bytes;             /* cache and scratch memory for prompt and answer */
-    size_t mark[LK_PROMPT_MARKS]; /* [n_mark] positions for checkpoints (prompt_marks.h) */
+    size_t mark[LK_PROMPT_MARKS]; /* [n_mark] positions for checkpoints: find_prompt_marks */
     size_t n_mark;
     size_t n_system; /* tokens up to the end of a chat's system message, if that is known */
     /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
@@ -113,5 +113,8 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
                         struct lk_api_error *error);
 
 void lk_request_free(struct lk_request *request);
+
+/* Where later prompts will probably differ from a chat's: after its system prompt, and before its
+ * last question. Sessions keep checkpoints there (lk_session_sync_marked). */
 
 #endif

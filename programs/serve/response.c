@@ -1,7 +1,7 @@
 /* Responses and chunks in OpenAI's form. */
 #include "serve/response.h"
 
-#include "serve/json_text.h"
+#include "serve/json_field.h"
 #include "serve/tokens.h"
 #include "serve/tool_calls.h"
 #include "serve/tools.h"

@@ -12,4 +12,19 @@ bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error);
  * or if the client is gone. */
 void lk_route(struct lk_exchange *x);
 
+void lk_route_responses(struct lk_exchange *x);
+
+void lk_route_messages(struct lk_exchange *x);
+void lk_route_count_tokens(struct lk_exchange *x);
+
+void lk_route_ollama_chat(struct lk_exchange *x);
+void lk_route_ollama_generate(struct lk_exchange *x);
+void lk_route_ollama_show(struct lk_exchange *x);
+void lk_route_ollama_tags(struct lk_exchange *x);
+void lk_route_ollama_ps(struct lk_exchange *x);
+void lk_route_ollama_version(struct lk_exchange *x);
+void lk_route_ollama_embed(struct lk_exchange *x);
+void lk_route_ollama_embeddings(struct lk_exchange *x);
+void lk_route_ollama_models(struct lk_exchange *x); /* changes the list of models; refused: 501 */
+
 #endif

@@ -1,10 +1,9 @@
 /* /tokenize, /detokenize, /tokenizer_info and /apply-template. */
 #include "serve/route_tokens.h"
 
+#include "serve/answer.h"
 #include "serve/json_field.h"
-#include "serve/json_text.h"
 #include "serve/openai_chat.h"
-#include "serve/work.h"
 
 #include <string.h>
 

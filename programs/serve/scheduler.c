@@ -1,15 +1,91 @@
 /* The scheduler's thread: queue, admission, prefill, decode steps. */
 #include "serve/scheduler.h"
 
-#include "serve/queue.h"
 #include "serve/running.h"
-#include "serve/shared_prefix.h"
 #include "serve/slot_prefill.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* ---- the queue ---- */
+
+/* The waiting jobs, in the order of arrival. Not thread-safe: the scheduler locks it. */
+struct lk_queue {
+    struct lk_job *first; /* linked by job->next */
+    size_t n;
+};
+
+/* Append all jobs of a completion. */
+static void queue_push(struct lk_queue *q, struct lk_completion *completion) {
+    struct lk_job **last = &q->first;
+    while (*last) last = &(*last)->next;
+    for (size_t i = 0; i < completion->n_job; i++) {
+        completion->job[i].submit_time = lk_now();
+        *last = &completion->job[i];
+        last = &completion->job[i].next;
+    }
+    *last = NULL;
+    q->n += completion->n_job;
+}
+
+/* Take out the jobs for which `is_over` returns true; returns them as a list. */
+static struct lk_job *queue_remove_if(struct lk_queue *q, bool (*is_over)(void *, struct lk_job *),
+                                      void *user) {
+    struct lk_job *removed = NULL;
+    for (struct lk_job **at = &q->first; *at;) {
+        struct lk_job *job = *at;
+        if (!is_over(user, job)) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        q->n--;
+        job->next = removed;
+        removed = job;
+    }
+    return removed;
+}
+
+static bool is_job(void *user, struct lk_job *job) { return job == user; }
+
+/* Take a job out. */
+static void queue_remove(struct lk_queue *q, struct lk_job *job) {
+    queue_remove_if(q, is_job, job);
+}
+
+/* Number of jobs that will run: of a client, or of all if `client` is NULL. */
+static size_t count_jobs(const struct lk_queue *q, const uint64_t *client) {
+    size_t n = 0;
+    for (const struct lk_job *job = q->first; job; job = job->next)
+        n += (!client || job->completion->client == *client) &&
+             !lk_completion_is_over(job->completion);
+    return n;
+}
+
+/* Make room for n jobs of a client among `max`: the client with the most waiting jobs loses its
+ * newest request, if it has more than this client would have. So a client that fills the queue does
+ * not keep others out. That request fails with `error`; its jobs stay until they are taken out.
+ * False: there is no room. */
+static bool queue_make_room(struct lk_queue *q, uint64_t client, size_t n, size_t max,
+                            const struct lk_api_error *error) {
+    while (q->n + n > max && count_jobs(q, NULL) + n > max) {
+        struct lk_completion *newest = NULL;
+        size_t n_most = count_jobs(q, &client) + n;
+        for (struct lk_job *job = q->first; job; job = job->next) {
+            size_t n_its = count_jobs(q, &job->completion->client);
+            if (lk_completion_is_over(job->completion) || n_its < n_most ||
+                (n_its == n_most && !newest))
+                continue;
+            newest = job->completion;
+            n_most = n_its;
+        }
+        if (!newest) return false;
+        lk_completion_fail(newest, error);
+    }
+    return true;
+}
 
 struct lk_scheduler {
     const struct lk_server_opts *opts;
@@ -273,7 +349,7 @@ static bool admit_job(struct lk_scheduler *s) {
     lk_status status = acquire_slot(s, job, &slot, &later, &err);
     if (later) return lk_running_end_parked(&s->running); /* and try again */
     pthread_mutex_lock(&s->lock);
-    lk_queue_remove(&s->queue, job);
+    queue_remove(&s->queue, job);
     pthread_mutex_unlock(&s->lock);
     s->last_client = job->completion->client;
     lk_status added = lk_running_add(&s->running, job, status == LK_OK ? &err : NULL);
@@ -309,7 +385,7 @@ static bool resume_loaded_job(struct lk_scheduler *s) {
     return false;
 }
 
-/* ---- the queue ---- */
+/* ---- waiting jobs ---- */
 
 /* Fail a completion that waited too long, with what it waited for: a place, or memory. */
 static void refuse_job(struct lk_scheduler *s, struct lk_job *job) {
@@ -345,7 +421,7 @@ static bool is_over(void *user, struct lk_job *job) {
 static void sweep_queue(struct lk_scheduler *s, double now) {
     struct sweep sweep = {.now = now, .queue_s = s->opts->queue_s};
     pthread_mutex_lock(&s->lock);
-    struct lk_job *removed = lk_queue_remove_if(&s->queue, is_over, &sweep);
+    struct lk_job *removed = queue_remove_if(&s->queue, is_over, &sweep);
     pthread_mutex_unlock(&s->lock);
     while (removed) {
         struct lk_job *job = removed;
@@ -450,11 +526,11 @@ bool lk_scheduler_submit(struct lk_scheduler *s, struct lk_completion *completio
                      "the maximum is %zu (--queue)",
                      completion->n_job, s->queue.n, s->opts->n_queue);
     full.retry_s = 2;
-    bool good = !s->closed && lk_queue_make_room(&s->queue, completion->client, completion->n_job,
-                                                 s->opts->n_queue, &lost);
+    bool good = !s->closed && queue_make_room(&s->queue, completion->client, completion->n_job,
+                                              s->opts->n_queue, &lost);
     if (good) {
         atomic_fetch_add(&completion->refs, (int)completion->n_job);
-        lk_queue_push(&s->queue, completion);
+        queue_push(&s->queue, completion);
         pthread_cond_signal(&s->changed);
     } else if (s->closed) {
         lk_api_error_set_stopping(error);
@@ -480,7 +556,7 @@ static bool is_abandoned(void *user, struct lk_job *job) {
 void lk_scheduler_abandon(struct lk_scheduler *s, struct lk_completion *completion) {
     pthread_mutex_lock(&s->lock);
     struct abandoned abandoned = {completion, s->chosen};
-    struct lk_job *removed = lk_queue_remove_if(&s->queue, is_abandoned, &abandoned);
+    struct lk_job *removed = queue_remove_if(&s->queue, is_abandoned, &abandoned);
     pthread_mutex_unlock(&s->lock);
     for (; removed; removed = removed->next) lk_completion_release(completion);
     lk_completion_abandon(completion);

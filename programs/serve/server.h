@@ -4,9 +4,9 @@
  *   client <-- http <- sse or JSON <- response <- event ring <- detokenizer <--+
  *
  * The scheduler's thread owns all sessions of the model. Every connection has a thread of its own,
- * which parses the request, waits for events and writes them. A client that reads slowly fills its
- * event ring; its jobs are skipped until there is room again. When a client disconnects, its jobs
- * end. */
+ * which receives the request, hands it to a worker to be parsed and tokenized (workers.h), waits
+ * for events and writes them. A client that reads slowly fills its event ring; its jobs are skipped
+ * until there is room again. When a client disconnects, its jobs end. */
 #ifndef LK_SERVE_SERVER_H
 #define LK_SERVE_SERVER_H
 

@@ -1,4 +1,5 @@
-/* Prefill of a job's prompt in its slot. Between chunks the server does other work. */
+/* Prefill of a job's prompt in its slot, and prefixes that prompts share. Between chunks the server
+ * does other work. */
 #ifndef LK_SERVE_SLOT_PREFILL_H
 #define LK_SERVE_SLOT_PREFILL_H
 
@@ -24,5 +25,36 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *prefill, lk_err *err);
 /* After a prefill that failed: update the slot to the tokens that its session holds, so that they
  * can be reused. */
 void lk_slot_prefill_keep_partial(struct lk_slots *slots, const struct lk_job *job);
+
+/* ---- shared prefixes ----
+ *
+ * Requests with the same instructions but different questions.
+ *
+ *   a session in memory    | instructions | question | answer |
+ *   a second request       | instructions | another question |
+ *   is prefilled in two parts             ^ a copy of the session is kept here; it shares blocks
+ *   a third request        | instructions | a third question |   starts with a copy of that copy
+ *
+ * A quantized cache cannot be truncated to the point where two prompts diverge. So the second
+ * request does the work that the third one saves. A recipe that evicts rows shares prompts only if
+ * they are the same. */
+
+enum { LK_SHARED_PREFIX_MIN = 256 }; /* shorter prefixes are not worth a session, in tokens */
+
+/* How a job gets its session. */
+struct lk_slot_source {
+    struct lk_slot *reuse;     /* idle slot to continue, truncated if necessary; NULL: a new slot */
+    struct lk_slot *copy_from; /* slot to copy into the new one, or NULL */
+    bool copy_whole;           /* the copy is not truncated, so it never copies the shared blocks */
+    size_t n_prefix; /* keep a copy of the session after this many prompt tokens; 0: no copy */
+};
+
+/* Choose a source among the slots. If it continues a chat, job->tok is set (see lk_slots_match). */
+struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_job *job);
+
+/* lk_slots_make_room for a job with this source: does not evict the slot to copy from, and does not
+ * count the memory that the copy will share with it. */
+enum lk_room lk_shared_prefix_make_room(struct lk_slots *slots, const struct lk_slot_source *source,
+                                        uint64_t need);
 
 #endif

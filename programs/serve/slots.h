@@ -54,7 +54,7 @@ struct lk_slot {
     uint64_t reserved;  /* bytes that its job may need */
     double last_used;
     uint64_t immutable_bytes; /* part of its session's shared bytes that it will never copy */
-    bool is_prefix;           /* kept only to be copied by others (serve/shared_prefix.h) */
+    bool is_prefix;           /* kept only to be copied by others (serve/slot_prefill.h) */
     bool pinned;              /* must not be evicted now */
     bool evicting;            /* will be freed when it has been written to disk */
     bool discard;             /* free it when its job has ended: scored, embedded, or shifted */

@@ -49,7 +49,7 @@ static bool append_comment(struct sse_body *b) {
     else if (percent < 0)
         lk_buf_append_str(&b->out, ": queued\n\n");
     else
-        lk_buf_printf(&b->out, ": reading %d %%\n\n", percent);
+        lk_buf_printf(&b->out, ": prefill %d %%\n\n", percent);
     b->n_comment++;
     b->sent_time = lk_now();
     return true;

@@ -6,7 +6,7 @@
  *   DIR/store/HEX.session  sessions that the server saved on its own, so that a prompt which
  *                          continues one of them need not be prefilled again; the least recently
  *                          used ones are removed when they exceed the limit
- *   DIR/store/HEX.prefix   same, for prefixes that several requests share (serve/shared_prefix.h)
+ *   DIR/store/HEX.prefix   same, for prefixes that several requests share (serve/slot_prefill.h)
  *
  * The modification time of a file is the time of its last use, so servers that share a directory
  * agree on the oldest one. Names are random and files appear atomically (base/atomic_file.h), so

@@ -34,6 +34,8 @@
 #ifndef LK_SERVE_TOOL_CALLS_H
 #define LK_SERVE_TOOL_CALLS_H
 
+#include "serve/tool_scan.h"
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,5 +61,7 @@ void lk_tool_calls_free(struct lk_tool_calls *calls);
 /* How many bytes at the start of an incomplete answer cannot be part of a call. `n_known`: what the
  * last call for a beginning of this answer returned, or 0. */
 size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, size_t n_known);
+
+/* Arguments of tool calls as JSON. */
 
 #endif

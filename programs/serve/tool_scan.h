@@ -12,7 +12,7 @@ enum lk_scan {
     LK_SCAN_YES,
 };
 
-/* How arguments are written; see serve/tool_arguments.h. */
+/* How arguments are written; see serve/tool_calls.h. */
 enum lk_arguments {
     LK_ARGUMENTS_JSON,       /* {"a": 1} */
     LK_ARGUMENTS_PYTHON,     /* (a=1) */
@@ -46,19 +46,42 @@ enum lk_scan lk_tool_scan_word(struct lk_scanner *s, const char *word);
 /* Is this a character of a function's name? */
 bool lk_tool_scan_is_name(char c);
 
-/* Is this the name of a tool that may be called? `is_whole`: else it may go on. */
-bool lk_tool_scan_is_tool(const struct lk_scanner *s, const char *name, size_t len, bool is_whole);
-
-/* A JSON object. */
-enum lk_scan lk_tool_scan_object(struct lk_scanner *s);
-
-/* Call s->found. */
-void lk_tool_scan_report(const struct lk_scanner *s, const struct lk_scan_call *call);
-
 /* One or several calls in JSON, or calls that start with a name, and the white space after them. */
 enum lk_scan lk_tool_scan_calls(struct lk_scanner *s);
 
 /* The same, and each may start with a name, as in f(a=1) g(b=2). */
 enum lk_scan lk_tool_scan_lines(struct lk_scanner *s);
+
+/* ---- forms with words of their own around arguments or names ----
+ *
+ * All scan one or several calls, and the white space around them. */
+
+/* <function=f> <parameter=a> 1 </parameter> </function>, or with a JSON object in the function. */
+enum lk_scan lk_tool_scan_functions(struct lk_scanner *s);
+
+struct lk_parameter {
+    const char *name; /* [n_name] */
+    size_t n_name;
+    const char *value; /* [n_value], without one line end at each end */
+    size_t n_value;
+};
+
+/* One parameter of such a function, and the white space around it. Its value ends at the first
+ * </parameter> that another parameter or the end of the function follows. */
+enum lk_scan lk_tool_scan_parameter(struct lk_scanner *s, struct lk_parameter *out);
+
+/* call:f{a:1,b:<|"|>x<|"|>} */
+enum lk_scan lk_tool_scan_gemma(struct lk_scanner *s);
+
+/* The bytes of a string of Gemma with its words at both ends, if text[0..len) starts with one that
+ * is complete; 0: it does not. */
+size_t lk_tool_gemma_string(const char *text, size_t len);
+enum { LK_GEMMA_QUOTE = 5 }; /* bytes of <|"|> */
+
+/* DeepSeek's calls, with the name before the arguments, or a type, the name, and a fence. */
+enum lk_scan lk_tool_scan_deepseek(struct lk_scanner *s);
+
+/* A message of gpt-oss to a function: a header with to=f, <|message|>, a JSON object. */
+enum lk_scan lk_tool_scan_message(struct lk_scanner *s);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef LK_SERVE_TOOLS_H
 #define LK_SERVE_TOOLS_H
 
+#include "serve/api_error.h"
 #include "serve/request.h"
 
 /* Parse "tools" and "tool_choice". If a call is required, a grammar constrains the response to
@@ -20,5 +21,18 @@ struct lk_tools_text {
  * get one that is made of `id`. */
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
                              struct lk_tools_text *shown);
+
+/* ---- JSON schemas of requests as grammars that constrain the response ---- */
+
+struct lk_schema_use {
+    const char *field; /* of the request, for error messages; static */
+    /* Text around the JSON, escaped as in a GBNF literal; NULL: none. */
+    const char *before, *after;
+};
+
+/* A GBNF grammar for the texts that match the schema (lk_schema_to_grammar), owned: free(). NULL
+ * after an error. */
+char *lk_schema_grammar(const json_t *schema, const struct lk_schema_use *use,
+                        struct lk_api_error *fault);
 
 #endif

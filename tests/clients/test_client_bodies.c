@@ -1,7 +1,7 @@
 /* Bodies of other APIs converted to OpenAI's chat form: expected results, and what is refused. */
-#include "serve/anthropic_body.h"
-#include "serve/ollama_body.h"
-#include "serve/openai_responses_body.h"
+#include "serve/anthropic.h"
+#include "serve/ollama.h"
+#include "serve/openai_responses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

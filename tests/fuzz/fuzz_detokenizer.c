@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "fuzz_input.h"
 #include "serve/detokenizer.h"
-#include "serve/json_text.h"
+#include "serve/json_field.h"
 
 enum { MAX_STOP = 16 };
 

@@ -9,7 +9,7 @@
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 #include "serve/openai_responses.h"
-#include "serve/schema.h"
+#include "serve/tools.h"
 #include "tiny_gguf.h"
 
 enum { CTX = 256 };

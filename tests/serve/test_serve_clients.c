@@ -193,13 +193,13 @@ static void log_has_tokens_and_speeds(void **state) {
     lk_server_stop(server);
     const char *first = strstr(log_text, "127.0.0.1 POST /v1/completions 200 ");
     assert_non_null(first);
-    assert_non_null(strstr(first, ", read 4 tokens "));
-    assert_non_null(strstr(first, "/s, wrote 3 "));
+    assert_non_null(strstr(first, ", prefill 4 tokens "));
+    assert_non_null(strstr(first, "/s, decode 3 "));
     assert_non_null(strstr(first, "/s, first after "));
     const char *second = strstr(strchr(first, '\n'), "127.0.0.1 POST /v1/completions 200 ");
     assert_non_null(second);
     if (!strstr(second, " more reused) ")) fail_msg("nothing was reused: %s", log_text);
-    assert_non_null(strstr(second, "wrote 3 "));
+    assert_non_null(strstr(second, "decode 3 "));
     assert_non_null(strstr(log_text, "127.0.0.1 GET /favicon.ico 200 "));
 }
 

@@ -5,7 +5,6 @@
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 #include "serve/request.h"
-#include "serve/schema.h"
 #include "serve/tools.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Shared prefixes: prefilled once, kept and copied. Answers do not depend on which copy they came
  * from, and the memory accounting is exact. */
 #include "serve/server.h"
-#include "serve/shared_prefix.h"
+#include "serve/slot_prefill.h"
 #include "support_http.h"
 #include "support_model.h"
 

@@ -195,7 +195,7 @@ const applyEvent = (conversation, run, event) => {
     run.tokens = {kv: message.kv, prompt: total, total};
     if (conversation === chat) setProgress(total ? processed / total : 0);
     log.setNote(message,
-      processed < total ? `reading ${count(total)} prompt tokens, ${count(cache)} reused` : "");
+      processed < total ? `prefill: ${count(total)} prompt tokens, ${count(cache)} reused` : "");
   }
   if (event.thoughts || event.text) {
     if (event.thoughts) message.thoughts = (message.thoughts || "") + event.thoughts;
