@@ -1,5 +1,5 @@
-/* What a drafter drafts with: a lookup in the text (draft_lookup.h), a model (draft_model.h), or a
- * layer of the session's own model (draft_mtp.h). */
+/* What a drafter drafts with: a lookup in the text (draft_lookup.h), or a layer of the session's
+ * model (draft_mtp.h). */
 #ifndef LK_ENGINE_DRAFT_SOURCE_H
 #define LK_ENGINE_DRAFT_SOURCE_H
 

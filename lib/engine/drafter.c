@@ -1,7 +1,6 @@
 /* Drafters: when to draft, how much, and what became of it. */
 #include "base/clock.h"
 #include "engine/draft_lookup.h"
-#include "engine/draft_model.h"
 #include "engine/draft_mtp.h"
 #include "engine/draft_pace.h"
 #include "engine/ngram_index.h"
@@ -27,7 +26,7 @@ uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok) {
            lk_recurrent_drafts_bytes(hp, (int)n_tok);
 }
 
-lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft, lk_err *err) {
+lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {
     const char *why;
     lk_session_draftable(session, 1, &why);
     if (why) return lk_fail(err, LK_E_UNSUPPORTED, "no drafts: %s", why);
@@ -37,10 +36,8 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_model *draft,
     d->ledger = ledger;
     d->session = session;
     d->expected = -1;
-    lk_status status = draft ? lk_draft_model_open(&d->source, session, draft, err)
-                       : session->model->net->hp.mtp
-                           ? lk_draft_mtp_open(&d->source, session, err)
-                           : lk_draft_lookup_open(&d->source, session, err);
+    lk_status status = session->model->net->hp.mtp ? lk_draft_mtp_open(&d->source, session, err)
+                                                   : lk_draft_lookup_open(&d->source, session, err);
     if (status == LK_OK)
         *out = d;
     else

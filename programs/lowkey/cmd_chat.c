@@ -41,7 +41,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
-        draft_options(&a->draft),
+        {"Drafts", {draft_option(&a->draft)}, .shared = true},
         shift_options(&a->shift),
     };
     int first;
@@ -172,13 +172,13 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     enum args_result result = read_args(command, argc, argv, &c.args);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&c);
+    if (!status) status = drafting_check(c.args.draft);
     if (!status) status = open_recipe(command, &c);
     c.args.model.n_ctx = c.args.session.ctx;
     c.args.model.mtp = is_draft_mtp(c.args.draft);
     if (!status) status = numa_start(command, &c.args.model, &c.args.session.n_here);
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
-    if (!status) status = drafting_open_model(&c.drafting, c.args.draft, &c.args.model);
     if (!status) status = start_chat(&c);
     if (!status) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};

@@ -71,7 +71,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
-        draft_options(&a->draft),
+        {"Drafts", {draft_option(&a->draft)}, .shared = true},
         shift_options(&a->shift),
         {"Session",
          {
@@ -318,7 +318,8 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     struct run r = {0};
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
-    int status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
+    int status = drafting_check(a.draft);
+    if (!status) status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
     a.model.mtp = is_draft_mtp(a.draft);
@@ -329,7 +330,6 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status && is_default && isatty(STDERR_FILENO) && *tuned_note(r.model, r.recipe))
         print_error("cache %s%s; --kv selects another", lk_recipe_text(r.recipe),
                     tuned_note(r.model, r.recipe));
-    if (!status) status = drafting_open_model(&r.drafting, a.draft, &a.model);
     if (!status) status = tokenize_prompt(&a, &r);
     if (!status) status = open_and_prefill(&a, &r);
     if (!status) status = generate_answer(&a, &r);

@@ -156,7 +156,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               &a->time_s, 0.001, 86400},
              {'n', "tokens", "N", "max tokens of an answer (default: the rest of the context)",
               OPT_INT, &a->n, 1, 1 << 24},
-             draft_own_option(&a->draft),
+             draft_option(&a->draft),
              {0, "slice", "MS",
               "during prefill, other answers decode at least every MS (default 50)", OPT_REAL,
               &a->slice_ms, 0, 60000,
@@ -324,7 +324,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_key = s->n_key;
     o.origin = a->origin;
     o.parse_special = a->parse_special;
-    o.drafts = is_draft_own(a->draft);
+    o.drafts = is_draft_on(a->draft);
     o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
@@ -460,9 +460,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     struct serve s = {0};
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
-    int status = STATUS_OK;
-    if (a.draft && !is_draft_own(a.draft) && strcmp(a.draft, "none") != 0)
-        status = print_error("--draft: 'serve' expects lookup, mtp or none, not '%s'", a.draft);
+    int status = drafting_check(a.draft);
     if (a.sandbox && (a.model.cluster || a.model.numa))
         status = print_error("--sandbox: several ranks need the rights that it gives up; start "
                              "them in a container instead");

@@ -1,4 +1,4 @@
-/* Drafts: the option, its model and the drafter. */
+/* Drafts: the option and the drafter. */
 #include "drafting.h"
 
 #include "output.h"
@@ -10,30 +10,11 @@ static bool is_draft_off(const char *draft) { return !draft || strcmp(draft, "no
 
 bool is_draft_mtp(const char *draft) { return draft && strcmp(draft, "mtp") == 0; }
 
-bool is_draft_own(const char *draft) {
+bool is_draft_on(const char *draft) {
     return is_draft_mtp(draft) || (draft && strcmp(draft, "lookup") == 0);
 }
 
-struct opt_group draft_options(const char **draft) {
-    return (struct opt_group){
-        "Drafts",
-        {
-            {0, "draft", "WHAT", "lookup, mtp, a smaller GGUF model, or none (default)", OPT_TEXT,
-             draft,
-             .man = "Decode several drafted tokens in one pass. `lookup` drafts what followed the "
-                    "last tokens when these occurred before in the text: for answers that repeat "
-                    "parts of the prompt. `mtp` drafts with the layer of the model's file that "
-                    "predicts further tokens (Qwen3.5, Qwen3-Next), if the file has it. The GGUF "
-                    "file of a smaller model with the same vocabulary: its most probable tokens. "
-                    "`none` (default): decode one by one. The answer is the same with and without "
-                    "drafts, but for rounding.",
-             .complete = "*.gguf lookup mtp none"},
-        },
-        .shared = true,
-    };
-}
-
-struct opt draft_own_option(const char **draft) {
+struct opt draft_option(const char **draft) {
     return (struct opt){
         0,
         "draft",
@@ -45,20 +26,14 @@ struct opt draft_own_option(const char **draft) {
             "With `lookup`, what followed the last tokens when these occurred before in the text "
             "is drafted, and evaluated in one pass: for answers that repeat parts of their "
             "prompts. With `mtp`, the layer of the model's file that predicts further tokens "
-            "drafts "
-            "(Qwen3.5, Qwen3-Next), if the file has it. `none` (default): one token per step. "
-            "Answers are the same, but for rounding.",
+            "drafts (Qwen3.5, Qwen3-Next), if the file has it. `none` (default): one token per "
+            "step. Answers are the same, but for rounding.",
         .complete = "lookup mtp none"};
 }
 
-int drafting_open_model(struct drafting *d, const char *draft, const struct model_args *args) {
-    lk_err err = {0};
-    if (is_draft_off(draft) || is_draft_own(draft)) return STATUS_OK;
-    lk_model_opts opts = {
-        .n_threads = (int32_t)args->threads, .no_mmap = args->no_mmap, .kernels = args->kernels};
-    if (lk_model_open(&d->model, draft, &opts, &err) == LK_OK) return STATUS_OK;
-    return print_error(
-        "--draft: expected lookup, mtp, none or the GGUF file of a smaller model; %s", err.msg);
+int drafting_check(const char *draft) {
+    if (is_draft_off(draft) || is_draft_on(draft)) return STATUS_OK;
+    return print_error("--draft: expected lookup, mtp or none, not '%s'", draft);
 }
 
 int drafting_start(struct drafting *d, const char *draft, lk_session *session) {
@@ -66,7 +41,7 @@ int drafting_start(struct drafting *d, const char *draft, lk_session *session) {
     lk_drafter_free(d->drafter);
     d->drafter = NULL;
     if (is_draft_off(draft)) return STATUS_OK;
-    lk_status status = lk_drafter_new(&d->drafter, session, d->model, &err);
+    lk_status status = lk_drafter_new(&d->drafter, session, &err);
     if (status != LK_E_UNSUPPORTED) return status ? print_lk_error(&err) : STATUS_OK;
     print_error("%s", err.msg);
     return STATUS_OK;
@@ -90,6 +65,5 @@ json_t *drafting_json(const struct drafting *d) {
 
 void drafting_close(struct drafting *d) {
     lk_drafter_free(d->drafter);
-    lk_model_free(d->model);
     *d = (struct drafting){0};
 }

@@ -8,25 +8,20 @@
 #include <jansson.h>
 
 struct drafting {
-    lk_model *model;     /* --draft FILE; NULL: none */
     lk_drafter *drafter; /* NULL: no drafts */
 };
 
 /* The option --draft, whose argument is stored in *draft. */
-struct opt_group draft_options(const char **draft);
+struct opt draft_option(const char **draft);
 
-/* The option --draft of a command that takes no draft model. */
-struct opt draft_own_option(const char **draft);
+/* Print an error if --draft has another argument than the option knows. */
+int drafting_check(const char *draft);
 
 /* True for --draft mtp: the model has to be opened with `mtp`. */
 bool is_draft_mtp(const char *draft);
 
 /* True for --draft lookup and mtp. */
-bool is_draft_own(const char *draft);
-
-/* Open the model that --draft names, if it names one. Threads as in `args`. */
-int drafting_open_model(struct drafting *drafting, const char *draft,
-                        const struct model_args *args);
+bool is_draft_on(const char *draft);
 
 /* Make the drafter for a session; the one of an earlier session is freed. If the recipe allows no
  * drafts, print why, and go on without them. */

@@ -77,8 +77,9 @@ static const struct foreign_option table[] = {
     {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
      "--yarn-ext-factor --override-kv",
      "lowkey computes with the values in the model file; leave it out"},
-    {"-md --model-draft --spec-draft-model --speculative-model", "use --draft FILE"},
-    {"--spec-type", "use --draft lookup, or --draft FILE for a draft model"},
+    {"-md --model-draft --spec-draft-model --speculative-model",
+     "lowkey has no draft models; use --draft lookup"},
+    {"--spec-type", "use --draft lookup"},
     {"--draft-max --draft-min --draft-n --draft-n-min --draft-p-min --draft-p-split -td "
      "--threads-draft -cd --ctx-size-draft -ngld --gpu-layers-draft --spec-draft-n-max",
      "lowkey drafts as many tokens as pay; leave it out"},

@@ -197,7 +197,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     job->result.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
     if (s->opts->drafts && job->prompt->max_tokens > 1) /* without memory: no drafts */
-        lk_drafter_new(&job->drafter, job->slot->session, NULL, NULL);
+        lk_drafter_new(&job->drafter, job->slot->session, NULL);
     s->metrics->prompt_tokens += job->n_tok;
     s->metrics->reused_tokens += job->result.n_reused;
     if (job->n_copied) s->metrics->copied_tokens += job->result.n_reused;

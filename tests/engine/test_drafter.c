@@ -187,7 +187,7 @@ static void test_same_tokens(void **state) {
                 random_tokens(prompt, PROMPT, model, k);
                 assert_int_equal(lk_session_sync(s, prompt, PROMPT, NULL, NULL), LK_OK);
                 if (lk_sampler_new(&sampler, model, &samplers[i], &err)) fail_msg("%s", err.msg);
-                if (drafts) assert_int_equal(lk_drafter_new(&drafter, s, NULL, NULL), LK_OK);
+                if (drafts) assert_int_equal(lk_drafter_new(&drafter, s, NULL), LK_OK);
                 decode(s, sampler, drafter, N, &text[drafts]);
                 assert_int_equal(lk_session_n_tok(s), PROMPT + N);
                 lk_drafter_free(drafter);
@@ -298,7 +298,7 @@ static void test_refusals(void **state) {
         lk_err err = {0};
         const char *why;
         random_tokens(tok, CTX, model, 3);
-        lk_status status = lk_drafter_new(&drafter, s, NULL, &err);
+        lk_status status = lk_drafter_new(&drafter, s, &err);
         if (status != (cases[i].drafts ? LK_OK : LK_E_UNSUPPORTED))
             fail_msg("%s: %s", cases[i].recipe, err.msg);
         assert_int_equal(lk_session_sync(s, tok, 400, NULL, NULL), LK_OK);
@@ -439,7 +439,7 @@ static void test_lookup_follows_the_text(void **state) {
     lk_drafter *drafter;
     int32_t a[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2}, b[] = {1, 2, 3, 9, 9, 5, 6, 1, 2};
     int32_t pass[LK_DRAFT_MAX] = {3};
-    assert_int_equal(lk_drafter_new(&drafter, s, NULL, NULL), LK_OK);
+    assert_int_equal(lk_drafter_new(&drafter, s, NULL), LK_OK);
     assert_int_equal(lk_session_sync(s, a, sizeof a / sizeof *a, NULL, NULL), LK_OK);
     lk_drafter_report(drafter, 1, 1, 0, 1);
     assert_true(lk_drafter_next(drafter, pass, 8, 0) >= 4);

@@ -291,7 +291,7 @@ static void answers_are_the_same(void **state) {
                                      LK_OK);
                     assert_int_equal(lk_session_sync(s, prompt, PROMPT, NULL, NULL), LK_OK);
                     lk_session *twin = mtp ? reach(COPY, model[1], recipe, prompt, PROMPT) : NULL;
-                    if (mtp) assert_int_equal(lk_drafter_new(&drafter, s, NULL, NULL), LK_OK);
+                    if (mtp) assert_int_equal(lk_drafter_new(&drafter, s, NULL), LK_OK);
                     lk_draft_stats stats = decode(s, twin, sampler, drafter, N, out[mtp]);
                     all.n_drafted += stats.n_drafted;
                     all.n_accepted += stats.n_accepted;
@@ -332,7 +332,7 @@ static void memory_is_reserved_and_bounded(void **state) {
         random_tokens(tok, 300, model, 5);
         assert_int_equal(lk_session_sync(s, tok, 300, NULL, NULL), LK_OK);
         for (int i = 0; i < LK_N_PURPOSE; i++) held += lk_ledger_bytes(&model->ledger, i);
-        assert_int_equal(lk_drafter_new(&drafter, s, NULL, NULL), LK_OK);
+        assert_int_equal(lk_drafter_new(&drafter, s, NULL), LK_OK);
         for (int i = 0; i < LK_N_PURPOSE; i++) now += lk_ledger_bytes(&model->ledger, i);
         assert_true(now > held && now - held <= lk_drafter_bytes(model, CTX, 1));
         assert_int_equal(lk_sampler_new(&sampler, model, NULL, NULL), LK_OK);

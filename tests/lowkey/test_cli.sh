@@ -355,8 +355,8 @@ good run -p "$again" -n 24 --greedy --kv f16 --draft lookup
 cmp -s out first || fail "with drafts the greedy answer differs: $(cat out) $(cat first)"
 good run -p "$again" -n 24 --greedy --draft lookup --json
 json 'd["drafts"]["passes"] + d["drafts"]["accepted"] == d["answer_tokens"] - 1 and d["drafts"]["drafted"] >= d["drafts"]["accepted"]'
-bad "--draft: expected lookup, mtp, none or the GGUF file of a smaller model; cannot open nothing" run -p x --draft nothing
-bad "--draft: 'serve' expects lookup, mtp or none, not 'small.gguf'" serve --draft small.gguf
+bad "--draft: expected lookup, mtp or none, not 'small.gguf'" run -p x --draft small.gguf
+bad "--draft: expected lookup, mtp or none, not 'nothing'" serve --draft nothing
 bad "the file has no layer that predicts further tokens (MTP)" run -p x --draft mtp
 bad "the file has no layer that predicts further tokens (MTP)" serve --draft mtp
 timeout 300 "$bin" run -p "$again" -n 4 --kv h2o --draft lookup >out 2>err || fail "run --draft with h2o: status $?"

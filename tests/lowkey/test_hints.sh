@@ -19,7 +19,7 @@ bad "unknown option '-ctk': --kv RECIPE sets K and V together; 'q8_0' is not a r
 bad "'q4_0' is not a recipe: best-4" run --cache-type-v=q4_0 -p hi
 bad "--kv RECIPE sets K and V together: --kv f16" serve -ctv f16
 bad "unknown option '-fa': " run -fa 1 -p hi
-bad "unknown option '-md': use --draft FILE" run -md small.gguf -p hi
+bad "unknown option '-md': lowkey has no draft models; use --draft lookup" run -md small.gguf -p hi
 bad "unknown option '--spec-type': use --draft lookup" serve --spec-type ngram-simple
 bad "unknown option '--draft-max': lowkey drafts as many tokens as pay" run --draft-max 8 -p hi
 bad "unknown option '-cnv': use 'lowkey chat'" run -cnv
