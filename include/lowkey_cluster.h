@@ -57,7 +57,7 @@ lk_status lk_cluster_follow(lk_cluster *cluster, lk_err *err);
 lk_status lk_cluster_set_stages(lk_cluster *cluster, int32_t n_stage, lk_err *err);
 
 /* On rank 0: lk_model_open on every rank. The file must exist on every machine under this path, and
- * must be the same. opts->header_only and opts->mtp are not possible. Errors of lk_model_open of
+ * must be the same. opts->header_only is not possible. Errors of lk_model_open of
  * any rank, LK_E_FORMAT if the ranks' models differ, and LK_E_UNSUPPORTED if the model has too few
  * layers for the stages.
  *

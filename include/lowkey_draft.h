@@ -17,9 +17,8 @@ typedef struct lk_drafter lk_drafter;
 /* Maximum number of tokens of a pass: one that is sure, and drafts. */
 enum { LK_DRAFT_MAX = 31 };
 
-/* Guesses what follows the text of `session`: the most probable tokens of the model's own layer for
- * that, if it was opened with `mtp`; else what followed the last 2 to 4 tokens when these occurred
- * before. The session is not used after it was freed. *out is owned: lk_drafter_free.
+/* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
+ * occurred before. The session is not used after it was freed. *out is owned: lk_drafter_free.
  * LK_E_UNSUPPORTED if the recipe allows no drafts; LK_E_NOMEM. */
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err);
 void lk_drafter_free(lk_drafter *drafter);
@@ -48,8 +47,8 @@ typedef struct {
 lk_draft_stats lk_drafter_get_stats(const lk_drafter *drafter);
 
 /* Memory that drafts need at most, in a session of n_ctx tokens with passes
- * of up to n_tok tokens: logits, the index of the text or what the model's own layer needs, and
- * what recurrent layers need to go back. */
+ * of up to n_tok tokens: logits, the index of the text, and what recurrent layers need
+ * to go back. */
 uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok);
 
 #ifdef __cplusplus

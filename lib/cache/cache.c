@@ -288,7 +288,7 @@ bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
     return true;
 }
 
-void lk_cache_drop_layer(struct lk_cache *cache, int layer, int64_t n) {
+static void drop_layer(struct lk_cache *cache, int layer, int64_t n) {
     for (int k = 2 * layer; k < 2 * layer + 2; k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int newest = kv->n_level - 1;
@@ -306,7 +306,7 @@ void lk_cache_drop_layer(struct lk_cache *cache, int layer, int64_t n) {
 }
 
 void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
-    for (int layer = 0; layer < cache->shape.n_layer; layer++) lk_cache_drop_layer(cache, layer, n);
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) drop_layer(cache, layer, n);
 }
 
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {

@@ -91,8 +91,7 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok);
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok);
 
-/* Remove the newest n rows, which lie in the newest level of every layer, or of one. */
+/* Remove the newest n rows, which lie in the newest level of every layer. */
 void lk_cache_drop_newest(struct lk_cache *cache, int64_t n);
-void lk_cache_drop_layer(struct lk_cache *cache, int layer, int64_t n);
 
 #endif

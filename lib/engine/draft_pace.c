@@ -76,8 +76,7 @@ size_t lk_draft_pace_choose(struct lk_draft_pace *pace, int kind, size_t max, si
     size_t chosen = 0;
     if (!is_fresh(pace, find_nearest(n_other + 1))) return 0; /* nothing to compare with */
     for (size_t n = 1; n <= max && n_other + 1 + n <= max_rows(pace); n++) {
-        double seconds =
-            lk_draft_pace_seconds(pace, n_other + 1 + n) + (double)n * pace->draft_seconds;
+        double seconds = lk_draft_pace_seconds(pace, n_other + 1 + n);
         right *= p;
         kept += right;
         if ((n & (n + 1)) != 0 && n < max) continue; /* 2, 4, 8, ... tokens, or all that fit */

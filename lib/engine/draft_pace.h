@@ -2,9 +2,9 @@
  *
  * With n drafts that are right with probability p each, if the ones before are, a pass keeps
  *
- *     1 + p + p^2 + ... + p^n  tokens in  T(other + 1 + n) + n d  seconds
+ *     1 + p + p^2 + ... + p^n  tokens in  T(other + 1 + n)  seconds
  *
- * p is counted for each kind of draft, T(rows) and the time d of drafting a token are measured.
+ * p is counted for each kind of draft, T(rows) is measured. Drafting itself takes no time.
  * Evidence fades, so that drafts are tried again after they did not pay for some time. */
 #ifndef LK_ENGINE_DRAFT_PACE_H
 #define LK_ENGINE_DRAFT_PACE_H
@@ -24,7 +24,6 @@ struct lk_draft_pace {
     double seconds[LK_PACE_SIZES];    /* of a pass of 2^i rows; 0: not measured lately */
     uint64_t measured[LK_PACE_SIZES]; /* pass of the last measurement */
     uint64_t n_pass;
-    double draft_seconds; /* d */
 };
 
 /* Seconds of a pass of n_row rows, as far as it is known; in some unit before the first

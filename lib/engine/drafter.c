@@ -1,7 +1,5 @@
 /* Drafters: when to draft, how much, and what became of it. */
-#include "base/clock.h"
 #include "engine/draft_lookup.h"
-#include "engine/draft_mtp.h"
 #include "engine/draft_pace.h"
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
@@ -12,7 +10,7 @@ _Static_assert((int)LK_DRAFT_MAX == (int)LK_DRAFT_TOKENS, "passes of drafts have
 struct lk_drafter {
     struct lk_ledger *ledger; /* of the model: the session may be freed first */
     struct lk_session *session;
-    struct lk_draft_source source;
+    struct lk_draft_lookup lookup;
     struct lk_draft_pace pace;
     int kind;         /* of the last drafts */
     int32_t expected; /* the token after pass[0], if it was looked up but not drafted; else -1 */
@@ -21,9 +19,8 @@ struct lk_drafter {
 
 uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok) {
     const struct lk_hparams *hp = &model->net->hp;
-    uint64_t source = hp->mtp ? lk_draft_mtp_bytes(model) : lk_ngram_index_bytes((size_t)n_ctx);
-    return sizeof(struct lk_drafter) + source + n_tok * hp->n_vocab * sizeof(float) +
-           lk_recurrent_drafts_bytes(hp, (int)n_tok);
+    return sizeof(struct lk_drafter) + lk_ngram_index_bytes((size_t)n_ctx) +
+           n_tok * hp->n_vocab * sizeof(float) + lk_recurrent_drafts_bytes(hp, (int)n_tok);
 }
 
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {
@@ -36,8 +33,7 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {
     d->ledger = ledger;
     d->session = session;
     d->expected = -1;
-    lk_status status = session->model->net->hp.mtp ? lk_draft_mtp_open(&d->source, session, err)
-                                                   : lk_draft_lookup_open(&d->source, session, err);
+    lk_status status = lk_draft_lookup_init(&d->lookup, session, err);
     if (status == LK_OK)
         *out = d;
     else
@@ -47,27 +43,24 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {
 
 void lk_drafter_free(lk_drafter *d) {
     if (!d) return;
-    d->source.free(d->source.self);
+    lk_draft_lookup_free(&d->lookup, d->ledger);
     lk_release(d->ledger, LK_FOR_OTHER, d, sizeof *d);
 }
 
 size_t lk_drafter_next(lk_drafter *d, int32_t *pass, size_t n_max, size_t n_other) {
-    const double weight = 0.2; /* of a new measurement */
     if (d->expected >= 0) lk_draft_pace_judge(&d->pace, d->kind, 1, pass[0] == d->expected);
     d->expected = -1;
     if (n_max > LK_DRAFT_MAX) n_max = LK_DRAFT_MAX;
     if (n_max > 1) n_max = lk_session_draftable(d->session, n_max, NULL);
     if (n_max < 2) return 1;
-    d->kind = d->source.look(d->source.self, d->session, pass[0]);
+    d->kind = lk_draft_lookup_kind(&d->lookup, d->session, pass[0]);
     if (d->kind < 0) return 1;
     size_t n = lk_draft_pace_choose(&d->pace, d->kind, n_max - 1, n_other);
-    if (n == 0 && d->source.is_free) /* learn how often it would have been right */
-        d->source.draft(d->source.self, d->session, pass[0], &d->expected, 1);
-    if (n == 0) return 1;
-    double start = lk_now(), *each = &d->pace.draft_seconds;
-    n = d->source.draft(d->source.self, d->session, pass[0], pass + 1, n);
-    if (n) *each += weight * ((lk_now() - start) / (double)n - *each);
-    return 1 + n;
+    if (n == 0) { /* learn how often it would have been right */
+        lk_draft_lookup_find(&d->lookup, d->session, pass[0], &d->expected, 1);
+        return 1;
+    }
+    return 1 + lk_draft_lookup_find(&d->lookup, d->session, pass[0], pass + 1, n);
 }
 
 void lk_drafter_report(lk_drafter *d, size_t n_tok, size_t n_kept, size_t n_other, double seconds) {

@@ -64,10 +64,8 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
  * The sidecar is opened first, which needs only the header. */
 static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
                           struct lk_net_opts net_opts, lk_err *err) {
-    struct lk_net_opts header_only = {.header_only = true,
-                                      .mtp = net_opts.mtp,
-                                      .n_ctx = net_opts.n_ctx,
-                                      .kernels = net_opts.kernels};
+    struct lk_net_opts header_only = {
+        .header_only = true, .n_ctx = net_opts.n_ctx, .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
     if (!opts->sidecar) return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
     lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
@@ -113,7 +111,6 @@ static lk_status open_model(lk_model **out, const char *path, const lk_model_opt
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
                               .header_only = opts->header_only,
-                              .mtp = opts->mtp,
                               .stage = stage,
                               .n_stage = n_stage,
                               .n_ctx = opts->n_ctx,
@@ -137,7 +134,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
 
 lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_opts *opts,
                               int32_t stage, int32_t n_stage, lk_err *err) {
-    if (!opts || !opts->header_only || opts->mtp)
+    if (!opts || !opts->header_only)
         return lk_fail(err, LK_E_ARG,
                        "one stage alone can be planned only: open it with header_only");
     if (n_stage < 1 || stage < 0 || stage >= n_stage)
@@ -260,9 +257,6 @@ lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model
     if (opts->header_only)
         return lk_fail(err, LK_E_ARG,
                        "a cluster needs the model's weights; open it without header_only");
-    if (opts->mtp)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "several ranks do not draft with the model's own layer; draft by lookup");
     const char *kernels = opts->kernels ? opts->kernels : "",
                *sidecar = opts->sidecar ? opts->sidecar : "";
     const struct lk_op_model op = {.n_threads = opts->n_threads,

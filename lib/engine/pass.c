@@ -4,7 +4,6 @@
 #include "attention/latents.h"
 #include "engine/recurrent_nodes.h"
 #include "engine/session_state.h"
-#include "model/mtp.h"
 
 #include <string.h>
 
@@ -25,7 +24,7 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                                   .scale = hp->attn_scale,
                                   .softcap = hp->attn_softcap,
                                   .alibi_max_bias = hp->alibi_max_bias};
-    int n_layer = lk_hparams_layers(hp);
+    int n_layer = hp->n_layer;
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", n_layer);
     for (int layer = 0; layer < n_layer; layer++) {
@@ -83,7 +82,7 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_pass_drop_hidden(pass);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->all, pass->seq_cap * sizeof *pass->all);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
-               lk_hparams_layers(&pass->model->net->hp) * sizeof *pass->job);
+               pass->model->net->hp.n_layer * sizeof *pass->job);
     *pass = (struct lk_pass){0};
 }
 
@@ -451,47 +450,6 @@ void lk_pass_count_rows(struct lk_pass *pass) {
     }
 }
 
-/* ---- the layer that predicts further tokens ---- */
-
-/* src: hidden states [n_row][n_embd]. Writes those of the tokens before: the first one of a
- * sequence is that of its session, which gets the last one. */
-static void shift_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const struct lk_pass *pass = userdata;
-    const struct lk_hparams *hp = &pass->model->net->hp;
-    size_t n = (size_t)hp->n_embd, row = n * sizeof(float);
-    for (size_t i = (size_t)ith; i < pass->n_seq; i += (size_t)nth) {
-        const struct lk_seq *seq = &pass->seq[i];
-        const float *h = (const float *)dst->src[0]->data + (size_t)seq->row * n;
-        float *before = (float *)dst->data + (size_t)seq->row * n;
-        size_t n_tok = (size_t)seq->n_tok;
-        memcpy(before, lk_recurrent_hidden(hp, lk_states_before(seq)), row);
-        memcpy(before + n, h, (n_tok - 1) * row);
-        memcpy(lk_recurrent_hidden(hp, seq->session->recurrent), h + (n_tok - 1) * n, row);
-        if (seq->drafts)
-            memcpy(lk_recurrent_input_hidden(&seq->session->drafts, hp), h, n_tok * row);
-    }
-}
-
-/* src: the node to wait for. */
-static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    (void)dst;
-    age_rows(userdata, ith, nth);
-}
-
-/* Nodes that store the layer's rows. x: output of the last layer. */
-static struct ggml_tensor *mtp_nodes(struct lk_pass *pass, struct ggml_tensor *x) {
-    const struct lk_net *net = pass->model->net;
-    struct lk_graph *g = &pass->graph;
-    struct lk_layer_job *job = &pass->job[net->hp.n_layer];
-    struct ggml_tensor *h = net->family->norm(net, g->ctx, x);
-    h = ggml_custom_4d(g->ctx, GGML_TYPE_F32, h->ne[0], h->ne[1], 1, 1, &h, 1, shift_node,
-                       GGML_N_TASKS_MAX, pass);
-    x = lk_mtp_input(net, g->ctx, g->tok, h);
-    struct lk_qkv pre = net->family->pre(net, g->ctx, job->layer, x, g->pos);
-    struct ggml_tensor *stored = lk_store_nodes(g->ctx, job, &pre);
-    return lk_graph_effect(g->ctx, age_node, &stored, 1, job);
-}
-
 /* ---- the graph ---- */
 
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
@@ -508,8 +466,7 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
         g->skips == skips && g->divided == divided)
         return LK_OK;
-    status = lk_graph_begin(g, lk_hparams_layers(&net->hp) * LK_LAYER_NODES + NODES_AROUND,
-                            pass->ledger, err);
+    status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status != LK_OK) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
@@ -533,7 +490,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         }
         x = net->family->post(net, g->ctx, layer, &pre, attn);
     }
-    if (net->hp.mtp) ggml_build_forward_expand(g->graph, mtp_nodes(pass, x));
     if (last && n_out < n_row) {
         g->out = lk_graph_input(g, (size_t)n_out);
         x = ggml_get_rows(g->ctx, x, g->out);

@@ -16,9 +16,6 @@
  * Statistics of queries and scores for policies are those of the layer that stored the rows. In a
  * recurrent layer, the custom nodes update the sequences' states instead.
  *
- * If the model predicts further tokens (model/mtp.h), the layer for that stores its rows after the
- * last layer: it gets the last layer's normed output for the token before.
- *
  * If the layers are divided into stages, the graph has those of this process, and hidden states
  * come from the stage before and go to the next one instead of tokens and logits.
  *
@@ -65,7 +62,7 @@ struct lk_pass {
     struct lk_model *model;
     struct lk_ledger *ledger;    /* of the pass's memory; borrowed */
     struct lk_graph graph;       /* reused while its shape fits */
-    struct lk_layer_job *job;    /* [lk_hparams_layers] */
+    struct lk_layer_job *job;    /* [n_layer] */
     struct lk_attn attn;         /* what all sequences and layers have in common */
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
     float *joined, *gathered;    /* partials of this rank, and of all ranks, in the current layer */

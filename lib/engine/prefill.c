@@ -12,7 +12,6 @@
 #include "engine/extend.h"
 #include "engine/pooling.h"
 #include "engine/prefill_layer.h"
-#include "engine/prefill_mtp.h"
 
 #include <string.h>
 
@@ -200,8 +199,7 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
         if (status == LK_OK && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
     }
     if (status == LK_OK) status = lk_cluster_agree(s->model->cluster, here, err);
-    if (status == LK_OK && !p->embeds) status = take_logits(p, err);
-    return status == LK_OK && p->net->hp.mtp && !p->embeds ? lk_prefill_mtp(p, err) : status;
+    return status == LK_OK && !p->embeds ? take_logits(p, err) : status;
 }
 
 static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {

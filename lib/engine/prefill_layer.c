@@ -32,7 +32,10 @@ void lk_prefill_choose_exact(struct lk_prefill *p) {
     }
 }
 
-void lk_prefill_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+/* src: k, v and q of the chunk (struct lk_qkv). Writes the K and V rows after the exact rows of
+ * earlier chunks; the row counts already include them. Shows the first chunk's queries to the
+ * caches. */
+static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_prefill *p = userdata;
     int n_head = p->job.heads.n_kv, n = (int)dst->src[0]->ne[2];
     for (int i = ith; i < 2 * n_head; i += nth) {
@@ -51,7 +54,8 @@ void lk_prefill_store_node(struct ggml_tensor *dst, int ith, int nth, void *user
                          p->net->hp.n_head);
 }
 
-void lk_prefill_select_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+/* Selects the rows that a layer with an eviction policy keeps. */
+static void select_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
     struct lk_prefill *p = userdata;
     const struct lk_kv *const exact[] = {&p->exact[LK_K].kv, &p->exact[LK_V].kv};
@@ -62,7 +66,9 @@ void lk_prefill_select_node(struct ggml_tensor *dst, int ith, int nth, void *use
                         p->order + (size_t)head * p->n_tok);
 }
 
-void lk_prefill_encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+/* Encodes the layer's exact rows, which are complete, into the caches, and into those of the
+ * planned checkpoints. */
+static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     (void)dst;
     struct lk_prefill *p = userdata;
     const struct lk_checkpoints *c = &p->s->checkpoints;
@@ -82,17 +88,17 @@ static struct ggml_tensor *chunk_attention(struct lk_prefill *p, const struct lk
                                            bool last_chunk) {
     if (!p->job.stores) return lk_attention_nodes(p->graph.ctx, &p->job, pre, pre->q);
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
-    struct ggml_tensor *stored = lk_graph_effect(p->graph.ctx, lk_prefill_store_node, rows, 3, p);
+    struct ggml_tensor *stored = lk_graph_effect(p->graph.ctx, store_node, rows, 3, p);
     ggml_build_forward_expand(p->graph.graph, stored);
     bool selects = p->s->cache->kv[p->job.index][LK_K].evict;
     struct ggml_tensor *ready = stored, *attn = NULL;
     if (last_chunk && selects) { /* the policy uses the attention of the whole prompt */
         attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
-        ready = lk_graph_effect(p->graph.ctx, lk_prefill_select_node, &attn, 1, p);
+        ready = lk_graph_effect(p->graph.ctx, select_node, &attn, 1, p);
     }
     if (last_chunk)
-        ggml_build_forward_expand(
-            p->graph.graph, lk_graph_effect(p->graph.ctx, lk_prefill_encode_node, &ready, 1, p));
+        ggml_build_forward_expand(p->graph.graph,
+                                  lk_graph_effect(p->graph.ctx, encode_node, &ready, 1, p));
     return attn ? attn : lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
 }
 
@@ -116,7 +122,7 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
-    bool goes_on = !last_layer || p->embeds || hp->mtp; /* x of all tokens is needed */
+    bool goes_on = !last_layer || p->embeds; /* x of all tokens is needed */
     if (!goes_on && !last_chunk) return lk_graph_finish(g, &p->s->ledger, err);
     struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
     if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
@@ -134,7 +140,8 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     return lk_graph_finish(g, &p->s->ledger, err);
 }
 
-void lk_prefill_set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
+/* Set up the pass for one sequence: the n newest of n_tok exact rows of `layer`. */
+static void set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_pass *pass = &p->s->pass;
     lk_pass_reset(pass, 1, NULL); /* there is room */
@@ -168,7 +175,7 @@ lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_
     if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
         memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
-    lk_prefill_set_sequence(p, layer, at + n, (int)n);
+    set_sequence(p, layer, at + n, (int)n);
     status = lk_graph_run(g, p->s->model, err);
     if (status != LK_OK) lk_cluster_abort(c, err->msg); /* the others wait for partial attention */
     if (status == LK_OK && c && p->s->pass.seq[0].failed == LK_E_IO)

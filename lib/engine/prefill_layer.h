@@ -36,21 +36,6 @@ struct lk_prefill {
 /* Let the exact rows be those of the current layer, or of the layer whose rows it attends to. */
 void lk_prefill_choose_exact(struct lk_prefill *p);
 
-/* Custom node. src: k, v and q of the chunk (struct lk_qkv). Writes the K and V rows after the
- * exact rows of earlier chunks; the row counts already include them. Shows the first chunk's
- * queries to the caches. */
-void lk_prefill_store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
-
-/* Custom node. Selects the rows that a layer with an eviction policy keeps. */
-void lk_prefill_select_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
-
-/* Custom node. Encodes the layer's exact rows, which are complete, into the caches, and into those
- * of the planned checkpoints. */
-void lk_prefill_encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
-
-/* Let the pass have one sequence: the n newest of n_tok exact rows of `layer`. */
-void lk_prefill_set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n);
-
 /* Memory of the layer's rows. A planned checkpoint without memory, on any rank, is dropped. */
 lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err);
 

@@ -15,7 +15,6 @@ size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
     size_t n_layer = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]),
            n = n_layer * lk_recurrent_layer_bytes(hp) / sizeof(float);
     if (hp->n_recurrent > 0 && n == 0) n = LINE; /* a session without states is another kind */
-    if (hp->mtp) n += ((size_t)hp->n_embd + LINE - 1) / LINE * LINE;
     return n * sizeof(float);
 }
 
@@ -30,10 +29,6 @@ size_t lk_recurrent_saved_bytes(const struct lk_hparams *hp) {
 
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer) {
     return states + (size_t)(hp->index[layer] - hp->held_recurrent[0]) * layer_floats(hp);
-}
-
-float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states) {
-    return states + (size_t)hp->n_recurrent * layer_floats(hp);
 }
 
 struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer) {

@@ -1,7 +1,6 @@
 /* The states of a session's recurrent layers (hybrid models, kernels/recurrence.h). Unlike a cache
  * they have a constant size, and cannot be cut back: a session goes back to a checkpoint, or within
- * a pass of drafts (recurrent_drafts.h). With a layer that predicts further tokens (model/mtp.h),
- * the last token's hidden state, which this layer needs for the next token, is one more of them. */
+ * a pass of drafts (recurrent_drafts.h). */
 #ifndef LK_ENGINE_RECURRENT_H
 #define LK_ENGINE_RECURRENT_H
 
@@ -19,9 +18,6 @@ size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp);
 
 /* The state of layer `layer`, which is recurrent and held, in states [lk_recurrent_bytes]. */
 float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer);
-
-/* The last token's hidden state [n_embd], in such states. The model has such a layer. */
-float *lk_recurrent_hidden(const struct lk_hparams *hp, float *states);
 
 /* The weights of layer `layer` that its recurrence needs. */
 struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer);

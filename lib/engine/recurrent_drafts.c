@@ -31,8 +31,7 @@ static bool is_held(const struct lk_hparams *hp, int layer) {
 }
 
 static size_t input_bytes(const struct lk_hparams *hp, int n_tok) {
-    size_t hidden = hp->mtp ? (size_t)n_tok * hp->n_embd : 0;
-    return (n_held(hp, 1) * input_floats(hp, n_tok) + hidden) * sizeof(float);
+    return n_held(hp, 1) * input_floats(hp, n_tok) * sizeof(float);
 }
 
 static int round_up(int n_tok) {
@@ -58,10 +57,6 @@ struct lk_recurrent_input lk_recurrent_input(const struct lk_recurrent_drafts *d
           *decay = mixed + n * lk_recurrence_channels(&hp->recurrence);
     if (hp->recurrence.kind == LK_SHORT_CONV) return (struct lk_recurrent_input){mixed, NULL, NULL};
     return (struct lk_recurrent_input){mixed, decay, decay + n * hp->recurrence.n_v_head};
-}
-
-float *lk_recurrent_input_hidden(const struct lk_recurrent_drafts *d, const struct lk_hparams *hp) {
-    return d->input + n_held(hp, 0) * input_floats(hp, d->n_cap);
 }
 
 /* ---- the graph: thread ith of nth does its share of a layer ---- */
@@ -150,9 +145,6 @@ static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurren
         if (x.decay) memcpy(y.decay, x.decay, n * n_head);
         if (x.beta) memcpy(y.beta, x.beta, n * n_head);
     }
-    if (hp->mtp)
-        memcpy(lk_recurrent_input_hidden(to, hp), lk_recurrent_input_hidden(from, hp),
-               n * hp->n_embd);
 }
 
 lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *err) {
@@ -190,12 +182,6 @@ void lk_recurrent_drafts_begin(struct lk_session *s) {
 }
 
 lk_status lk_recurrent_drafts_repeat(struct lk_session *s, int n_tok, lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
-    size_t n_embd = hp->n_embd;
     s->drafts.n_keep = n_tok;
-    if (hp->mtp)
-        memcpy(lk_recurrent_hidden(hp, s->recurrent),
-               lk_recurrent_input_hidden(&s->drafts, hp) + (size_t)(n_tok - 1) * n_embd,
-               n_embd * sizeof(float));
     return lk_graph_run(&s->drafts.graph, s->model, err);
 }

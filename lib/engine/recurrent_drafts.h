@@ -12,8 +12,7 @@
  *
  *   | projections [n_cap][channels] | decay [n_cap][n_v_head] | beta [n_cap][n_v_head] |
  *
- * without decay and beta if the layers are convolutions. After those of all layers follow the
- * tokens' hidden states [n_cap][n_embd], if the model predicts further tokens (recurrent.h). */
+ * without decay and beta if the layers are convolutions. */
 #ifndef LK_ENGINE_RECURRENT_DRAFTS_H
 #define LK_ENGINE_RECURRENT_DRAFTS_H
 
@@ -40,10 +39,6 @@ struct lk_recurrent_input {
 /* The inputs of layer `layer`, which is recurrent. */
 struct lk_recurrent_input lk_recurrent_input(const struct lk_recurrent_drafts *drafts,
                                              const struct lk_hparams *hp, int layer);
-
-/* The hidden states of the pass [n_tok][n_embd]. */
-float *lk_recurrent_input_hidden(const struct lk_recurrent_drafts *drafts,
-                                 const struct lk_hparams *hp);
 
 /* At most so many bytes are needed for passes of n_tok tokens; 0: the model has no recurrent
  * layers. */

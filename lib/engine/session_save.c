@@ -33,11 +33,6 @@ static uint64_t used_sidecar(const struct lk_session *s) {
     return bases == networks ? bases : bases ^ networks;
 }
 
-/* Which layers of its file the model has that are not always loaded. */
-static uint64_t used_weights(const struct lk_model *model) {
-    return model->net->hp.mtp ? LK_SAVED_MTP : 0u;
-}
-
 /* ---- saving ---- */
 
 /* The section that is being written. */
@@ -93,7 +88,6 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
                                        .order = LK_SESSION_ORDER,
                                        .model = model_id(s->model),
                                        .sidecar = used_sidecar(s),
-                                       .weights = used_weights(s->model),
                                        .size = sizeof header};
     bool ok = fwrite(&header, sizeof header, 1, file) == 1; /* written again when it is complete */
     for (int i = 0; i < LK_N_SECTION; i++) {
@@ -283,15 +277,12 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     const struct lk_session_header *header = &saved->header;
     if (header->model != model_id(s->model))
         return fail_format(path, "it was saved with another model", err);
-    if ((header->weights ^ used_weights(s->model)) == LK_SAVED_MTP)
+    if (header->weights & LK_SAVED_MTP)
         return fail_format(path,
-                           s->model->net->hp.mtp
-                               ? "it was saved without the layer that predicts further tokens; "
-                                 "open the model without --draft mtp"
-                               : "it was saved with the layer that predicts further tokens; open "
-                                 "the model with --draft mtp",
+                           "it has rows of a layer that predicts further tokens (MTP), which only "
+                           "the tag papers-2026-11 computes",
                            err);
-    if (header->weights != used_weights(s->model))
+    if (header->weights)
         return fail_format(path,
                            "it was saved with weights replaced by factors (--factors), which only "
                            "the tag papers-2026-11 loads",

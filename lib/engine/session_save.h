@@ -47,7 +47,8 @@ struct lk_session_header {
     uint32_t order;   /* LK_SESSION_ORDER in the byte order of the machine that wrote the file */
     uint64_t model;   /* lk_net's fingerprint */
     uint64_t sidecar; /* fingerprint of the sidecar that the recipe reads; 0: none */
-    uint64_t weights; /* 0, or LK_SAVED_MTP: with the layer that predicts further tokens */
+    uint64_t weights; /* 0; in older files LK_SAVED_MTP, rows of a layer that is not computed, or
+                       * other bits, weights that the sidecar replaced */
     uint64_t size;    /* of the whole file */
     struct {
         uint64_t size, hash;

@@ -28,7 +28,7 @@ static bool cast_is_faster(const struct ggml_tensor *weight, int64_t n_tok) {
 
 uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok) {
     uint64_t max_bytes = 0;
-    for (int i = 0; i < lk_hparams_layers(&net->hp); i++) {
+    for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
         const struct ggml_tensor *matrix[] = {
             l->wq,          l->wk,       l->wv,   l->wqkv,  l->wo,       l->ffn_gate, l->ffn_up,

@@ -167,7 +167,7 @@ static lk_status load_qwen35(struct lk_net *net, struct lk_loader *ld, lk_err *e
     hp->recurrence.adjacent = next;
     if (!status && (!dense || hp->n_expert > 0)) status = read_experts(net, &ld->reader, err);
     if (!status) status = lk_bind_embd_output(net, ld, false, err);
-    for (int i = 0; !status && i < lk_hparams_layers(hp); i++) status = bind_layer(net, ld, i, err);
+    for (int i = 0; !status && i < hp->n_layer; i++) status = bind_layer(net, ld, i, err);
     return status;
 }
 
@@ -261,7 +261,6 @@ static struct ggml_tensor *post_qwen35(const struct lk_net *net, struct ggml_con
 const struct lk_family lk_family_qwen35 = {
     .arch = {"qwen35", "qwen35moe", "qwen3next"},
     .has_experts = true,
-    .has_mtp = true,
     .load = load_qwen35,
     .embed = lk_embed_tokens,
     .pre = pre_qwen35,

@@ -188,7 +188,6 @@ void lk_hparams_number_layers(struct lk_hparams *hp) {
         for (from = hp->n_layer - hp->n_shared - 1; hp->is_swa[from] != hp->is_swa[i]; from--) {}
         hp->index[i] = hp->index[from];
     }
-    if (hp->mtp) hp->index[hp->n_layer] = n[0];
 }
 
 /* YaRN's attention factor follows from the scale; with log_mul, from the ratio of two of them.

@@ -80,8 +80,7 @@ struct lk_hparams {
     int32_t *index; /* [n_layer + n_next] of a layer among those of its kind, likewise; of a layer
                      * that has no K and V, that of the layer it attends to */
     struct lk_recurrence_shape recurrence; /* of their states, if n_recurrent > 0 */
-    int32_t n_next; /* layers after n_layer in the file, which predict further tokens */
-    bool mtp;       /* the first of them is used, as layer n_layer (mtp.h); it has a cache */
+    int32_t n_next; /* layers after n_layer in the file, which predict further tokens: skipped */
 
     /* Gemma 4. The last n_shared layers have no K and V: they attend to those of the last layer
      * before them that has a window, or has none, as they do. */
@@ -95,14 +94,9 @@ static inline int32_t lk_hparams_d_query(const struct lk_hparams *hp) {
     return hp->d_head + hp->d_rope;
 }
 
-/* The number of layers that are used. */
-static inline int32_t lk_hparams_layers(const struct lk_hparams *hp) {
-    return hp->n_layer + hp->mtp;
-}
-
 /* The number of layers that have a cache: those with K and V of their own. */
 static inline int32_t lk_hparams_cached(const struct lk_hparams *hp) {
-    return lk_hparams_layers(hp) - hp->n_recurrent - hp->n_shared;
+    return hp->n_layer - hp->n_recurrent - hp->n_shared;
 }
 
 /* Does a layer attend to K and V of an earlier one? */

@@ -10,7 +10,6 @@
 #include "model/family.h"
 #include "model/gguf_check.h"
 #include "model/model_name.h"
-#include "model/mtp.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
@@ -55,11 +54,10 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
                          "%s models",
                          net->hp.n_expert, ld->reader.arch);
     if (!status) status = count_vocab(net, ld, err);
-    if (!status && ld->opts.mtp) status = lk_mtp_enable(net, err);
     if (status) return status;
     ld->n_expert = net->hp.n_expert;
     ld->n_head = net->hp.n_head;
-    size_t n_layer = (size_t)lk_hparams_layers(&net->hp);
+    size_t n_layer = (size_t)net->hp.n_layer;
     size_t n_tensors = (size_t)gguf_get_n_tensors(ld->reader.gguf);
     ld->used = lk_alloc(ld->ledger, LK_FOR_OTHER, n_tensors + 1);
     ld->cap_bind = n_layer * LK_LAYER_BINDS + LK_MODEL_BINDS;
@@ -70,13 +68,12 @@ static lk_status bind_family(struct lk_net *net, struct lk_loader *ld, lk_err *e
     if (!ld->used || !ld->bind || !ld->concat || !net->layer)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu layers", n_layer);
     status = net->family->load(net, ld, err);
-    if (!status && net->hp.mtp) status = lk_mtp_bind(net, ld, err);
     if (!status) lk_hparams_number_layers(&net->hp);
-    if (!status && lk_hparams_cached(&net->hp) == net->hp.mtp)
+    if (!status && lk_hparams_cached(&net->hp) == 0)
         return lk_fail(
             err, LK_E_UNSUPPORTED,
             "no layer of the model has attention; lowkey needs at least one with a KV cache");
-    if (!status && !net->hp.mtp) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
+    if (!status) lk_bind_skip_layers(ld, net->hp.n_layer, net->hp.n_next);
     return status ? status : lk_bind_check_all_used(ld, err);
 }
 
@@ -204,7 +201,7 @@ lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net
 void lk_net_free(struct lk_net *net, struct lk_ledger *ledger) {
     if (!net) return;
     lk_weights_free(net->map, ledger);
-    size_t n_layer = (size_t)lk_hparams_layers(&net->hp);
+    size_t n_layer = (size_t)net->hp.n_layer;
     lk_release(ledger, LK_FOR_OTHER, net->layer, n_layer * sizeof *net->layer);
     lk_hparams_free(&net->hp, ledger);
     lk_release(ledger, LK_FOR_OTHER, net, sizeof *net);

@@ -74,13 +74,6 @@ struct lk_qkv {
                               * Qwen 3.5 and LFM2, or NULL */
 };
 
-/* What the layer that predicts further tokens has besides the tensors of a layer (mtp.h). The last
- * three are NULL if they are those of the model. */
-struct lk_mtp {
-    struct ggml_tensor *join; /* [n_embd][2 n_embd] from embedding and hidden state */
-    struct ggml_tensor *embd_norm, *hidden_norm, *embd, *norm, *output;
-};
-
 struct lk_kernels;     /* kernels of this CPU (kernels/kernels.h) */
 struct lk_loader;      /* a file being loaded (bind.h) */
 struct lk_weights_map; /* memory of the weights (weights.h) */
@@ -99,8 +92,7 @@ struct lk_net {
     /* Embeddings of all layers [n_vocab][n_layer][n_embd_layer], a projection of the token's own
      * embedding to as many numbers, and the norm of each layer's part; or NULL. */
     struct ggml_tensor *layer_embd, *layer_proj, *layer_proj_norm;
-    struct lk_layer *layer; /* [lk_hparams_layers] */
-    struct lk_mtp mtp;
+    struct lk_layer *layer; /* [n_layer] */
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
@@ -119,7 +111,6 @@ struct lk_family {
     const char *arch[4];    /* values of general.architecture, ending with NULL */
     bool has_experts;       /* the feed-forward network may be a mixture of experts */
     bool has_latents;       /* attention is of latents (struct lk_hparams.d_rope) */
-    bool has_mtp;           /* a layer that predicts further tokens is computed (mtp.h) */
     bool layers_vary;       /* KV heads and widths may differ between layers (lk_hparams_read) */
     const char *final_norm; /* name of the final norm's weights; NULL: output_norm.weight */
     /* Called after the common keys are read. Reads the family's own keys and binds its tensors. */
@@ -150,7 +141,6 @@ enum { LK_LAYER_NODES = 96 };
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
-    bool mtp;         /* load the layer that predicts further tokens */
     int32_t n_ctx;    /* largest context, for RoPE that depends on it; 0: that of the training */
     bool header_only; /* load no weights: only what a plan needs */
     int32_t stage, n_stage; /* load the layers of one stage (stages.h); n_stage <= 1: all */

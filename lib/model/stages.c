@@ -17,7 +17,7 @@ static uint64_t bound_bytes(const struct lk_loader *ld, const struct lk_bind *b)
 /* The layer of a bound tensor; -1: it belongs to none. */
 static int layer_of(const struct lk_net *net, const struct lk_bind *b) {
     uintptr_t at = (uintptr_t)b->dst, first = (uintptr_t)net->layer;
-    size_t n = (size_t)lk_hparams_layers(&net->hp) * sizeof *net->layer;
+    size_t n = (size_t)net->hp.n_layer * sizeof *net->layer;
     return at >= first && at < first + n ? (int)((at - first) / sizeof *net->layer) : -1;
 }
 
@@ -118,7 +118,7 @@ lk_status lk_stages_divide(struct lk_net *net, struct lk_loader *ld, lk_err *err
     *s = (struct lk_stages){.own = ld->opts.stage, .n = ld->opts.n_stage};
     if (s->n <= 1) {
         *s = (struct lk_stages){.n = 1};
-        s->first[1] = lk_hparams_layers(hp);
+        s->first[1] = hp->n_layer;
     } else {
         struct division *d = lk_alloc(ld->ledger, LK_FOR_OTHER, sizeof *d);
         if (!d)

@@ -175,7 +175,6 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     if (!status) status = drafting_check(c.args.draft);
     if (!status) status = open_recipe(command, &c);
     c.args.model.n_ctx = c.args.session.ctx;
-    c.args.model.mtp = is_draft_mtp(c.args.draft);
     if (!status) status = numa_start(command, &c.args.model, &c.args.session.n_here);
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);

@@ -322,7 +322,6 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
-    a.model.mtp = is_draft_mtp(a.draft);
     if (!status) status = numa_start(command, &a.model, &a.session.n_here);
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
     bool is_default = !status && !r.recipe;

@@ -468,7 +468,6 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     a.model.n_ctx = a.ctx;
-    a.model.mtp = is_draft_mtp(a.draft);
     if (!status) status = numa_start(command, &a.model, &a.n_here);
     if (a.n_here < command->n_local_rank) a.n_here = command->n_local_rank;
     if (!status) status = model_open(&a.model, true, &s.model);

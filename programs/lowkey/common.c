@@ -99,7 +99,6 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
                            .n_ctx = (int32_t)args->n_ctx,
                            .no_mmap = args->no_mmap,
                            .no_repack = args->no_repack,
-                           .mtp = args->mtp,
                            .header_only = args->header_only,
                            .kernels = args->kernels,
                            .sidecar = args->sidecar,

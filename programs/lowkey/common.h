@@ -27,7 +27,6 @@ struct model_args {
     lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */
     const char *numa;    /* of rank_options; NULL: not given */
     bool no_mmap;
-    bool mtp;         /* not an option: set by --draft mtp */
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */
 };

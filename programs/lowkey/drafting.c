@@ -8,32 +8,27 @@
 
 static bool is_draft_off(const char *draft) { return !draft || strcmp(draft, "none") == 0; }
 
-bool is_draft_mtp(const char *draft) { return draft && strcmp(draft, "mtp") == 0; }
-
-bool is_draft_on(const char *draft) {
-    return is_draft_mtp(draft) || (draft && strcmp(draft, "lookup") == 0);
-}
+bool is_draft_on(const char *draft) { return draft && strcmp(draft, "lookup") == 0; }
 
 struct opt draft_option(const char **draft) {
     return (struct opt){
         0,
         "draft",
         "WHAT",
-        "decode with drafts: lookup, mtp or none (default)",
+        "decode with drafts: lookup or none (default)",
         OPT_TEXT,
         draft,
         .man =
             "With `lookup`, what followed the last tokens when these occurred before in the text "
             "is drafted, and evaluated in one pass: for answers that repeat parts of their "
-            "prompts. With `mtp`, the layer of the model's file that predicts further tokens "
-            "drafts (Qwen3.5, Qwen3-Next), if the file has it. `none` (default): one token per "
-            "step. Answers are the same, but for rounding.",
-        .complete = "lookup mtp none"};
+            "prompts. `none` (default): one token per step. Answers are the same, but for "
+            "rounding.",
+        .complete = "lookup none"};
 }
 
 int drafting_check(const char *draft) {
     if (is_draft_off(draft) || is_draft_on(draft)) return STATUS_OK;
-    return print_error("--draft: expected lookup, mtp or none, not '%s'", draft);
+    return print_error("--draft: expected lookup or none, not '%s'", draft);
 }
 
 int drafting_start(struct drafting *d, const char *draft, lk_session *session) {

@@ -17,10 +17,7 @@ struct opt draft_option(const char **draft);
 /* Print an error if --draft has another argument than the option knows. */
 int drafting_check(const char *draft);
 
-/* True for --draft mtp: the model has to be opened with `mtp`. */
-bool is_draft_mtp(const char *draft);
-
-/* True for --draft lookup and mtp. */
+/* True for --draft lookup. */
 bool is_draft_on(const char *draft);
 
 /* Make the drafter for a session; the one of an earlier session is freed. If the recipe allows no

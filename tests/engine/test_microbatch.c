@@ -194,7 +194,7 @@ static void test_groups(void **state) {
     } cases[] = {
         {"llama", 2, 2, mixed},
         {"gemma2", 3, 3, mixed},
-        {"qwen35-echo", 2, 2, mixed},
+        {"qwen35-mtp", 2, 2, mixed},
         {"llama", 4, 2, exact},
     };
     static const size_t n_tok[][N] = {{1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1},  {3, 1, 0, 3, 1, 1},

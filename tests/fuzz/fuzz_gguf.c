@@ -28,6 +28,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lk_gguf_check(data, size, &ledger, NULL);
     open_net(file.path, NULL);
     open_net(file.path, &(struct lk_net_opts){.f32 = true, .no_mmap = true});
-    open_net(file.path, &(struct lk_net_opts){.mtp = true});
     return 0;
 }

@@ -166,7 +166,6 @@ done
 cmp -s answers.1 answers.2 || fail "serve: two ranks answer differently: $(diff answers.1 answers.2 | head -c 900)"
 refused 'no context shift' 2 serve --port 0 --context-shift
 refused '--sandbox' 2 serve --port 0 --sandbox
-refused 'draft by lookup' 2 serve --port 0 --draft mtp
 
 # ---- a rank that dies ---------------------------------------------------------------------------
 

@@ -67,7 +67,6 @@ static const char *layer_name(char buf[64], int layer, const char *rest) {
 static void add_matrix(struct model_writer *w, int layer, const char *rest, int64_t ne0,
                        int64_t ne1, double gain) {
     char name[64];
-    if (w->spec->echo && (strstr(rest, "_out") || strstr(rest, "_down"))) gain = 0;
     add_tensor(w, w->spec->type, ne0, ne1, 0, gain / sqrt((double)ne0),
                layer_name(name, layer, rest));
 }
@@ -210,16 +209,10 @@ static void add_mtp(struct model_writer *w, int i) {
     add_matrix(w, i, "nextn.eh_proj.weight", 2 * w->n_embd, w->n_embd, 1);
     add_norm(w, i, "nextn.enorm.weight", w->n_embd);
     add_norm(w, i, "nextn.hnorm.weight", w->n_embd);
-    if (w->spec->mtp_own) {
-        add_norm(w, i, "nextn.shared_head_norm.weight", w->n_embd);
-        add_tensor(w, w->spec->type, w->n_embd, w->n_vocab, 0, 1,
-                   layer_name(name, i, "nextn.embed_tokens.weight"));
-        add_matrix(w, i, "nextn.shared_head_head.weight", w->n_embd, w->n_vocab, 3);
-    }
-    if (!w->spec->echo) return;
-    float *join = ggml_get_tensor(w->ctx, layer_name(name, i, "nextn.eh_proj.weight"))->data;
-    memset(join, 0, 2 * (size_t)w->n_embd * w->n_embd * sizeof *join);
-    for (int c = 0; c < w->n_embd; c++) join[(size_t)c * 2 * w->n_embd + c] = 1;
+    add_norm(w, i, "nextn.shared_head_norm.weight", w->n_embd);
+    add_tensor(w, w->spec->type, w->n_embd, w->n_vocab, 0, 1,
+               layer_name(name, i, "nextn.embed_tokens.weight"));
+    add_matrix(w, i, "nextn.shared_head_head.weight", w->n_embd, w->n_vocab, 3);
 }
 
 /* A layer of Qwen 3.5 or Qwen3-Next: every fourth has attention, with a gate after each head of
@@ -461,8 +454,7 @@ static void add_tensors(struct model_writer *w) {
                is_lfm2(w) ? "token_embd_norm.weight" : "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
-        add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, (s->echo ? 8 : 2) / sqrt(w->n_embd),
-                   "output.weight");
+        add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
     if (is_arch(w, "gemma4")) add_gemma4_tensors(w);
     for (int i = 0; i < s->n_layer; i++) add_layer(w, i);
 }

@@ -26,10 +26,8 @@ struct tiny_spec {
     int n_group; /* of experts, all but one of which are used, chosen by sigmoids */
     int n_k_head, n_v_head, d_state; /* qwen35, qwen35moe, qwen3next, granitehybrid: recurrent
                                       * layers; values of the last have d_head channels */
-    bool mtp;     /* qwen35, qwen35moe, qwen3next: the last layer predicts further tokens, */
-    bool mtp_own; /* with a norm, embeddings and an output matrix of its own */
-    bool echo;    /* such models: layers add nothing, so that predictions are mostly right */
-    int n_conv;   /* lfm2, lfm2moe: tokens of a convolution */
+    bool mtp;   /* qwen35, qwen35moe: the last layer predicts further tokens; it is skipped */
+    int n_conv; /* lfm2, lfm2moe: tokens of a convolution */
     int n_head_kv_swa, d_head_swa; /* gemma4: heads of layers with a window */
     int n_shared, n_embd_layer;    /* gemma4: layers without K and V; embeddings of the layers */
     bool k_is_v;                   /* gemma4: no W_V in layers with full attention */
