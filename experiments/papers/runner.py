@@ -17,6 +17,9 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+# Tasks that lm-eval runs with the Python package; `lowkey eval` runs the others.
+LM_EVAL = ("arc_easy", "arc_challenge", "openbookqa", "piqa", "social_i_qa", "winogrande", "hellaswag", "gsm8k", "mgsm", "summary")
+
 # Name in the tables, file in the folder of models.
 MODELS = {
     "smol": ("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf"),
@@ -64,6 +67,11 @@ class Lab:
         threads = ["-t", str(self.threads)] if self.threads else []
         self.run(["./lowkey", *verb.split(), "-m", f"models/{MODELS[model][1]}", *threads, *options], out)
 
+    def evaluate(self, model, tasks, *options):
+        threads = ["-t", str(self.threads)] if self.threads else []
+        command = [sys.executable, "-m", "lowkey.evaluate", "-m", f"models/{MODELS[model][1]}", "--tasks", ",".join(tasks)]
+        self.run([*command, *threads, *options])
+
     def basis(self, model, name, *options, text=CALIBRATION, tokens="64k"):
         """The name of a sidecar made by `lowkey compress`, and what it printed (a dict)."""
         path, report = f"{model}-{name}.lk.gguf", f"results/compress-{model}-{name}.json"
@@ -101,16 +109,21 @@ class Lab:
         return found
 
     def eval(self, name, model, tasks, recipes, *options, sidecar=None):
-        """{(task, recipe): result line} of `lowkey eval`, kept in results/NAME.jsonl."""
+        """{(task, recipe): result line} of `lowkey eval` and lowkey.evaluate, kept in results/NAME.jsonl."""
         out = f"results/{name}.jsonl"
         want = {(task, kv) for task in tasks for kv in recipes}
         if not self.render and not want <= set(self.read_results(out)):
-            command = [*tasks, "-o", out, *options]
+            common = ["-o", out, *options]
             for kv in recipes:
-                command += ["--kv", kv]
+                common += ["--kv", kv]
             if sidecar:
-                command += ["--sidecar", sidecar]
-            self.lowkey("eval", model, *command)
+                common += ["--sidecar", sidecar]
+            own = [task for task in tasks if task not in LM_EVAL]
+            foreign = [task for task in tasks if task in LM_EVAL]
+            if own:
+                self.lowkey("eval", model, *own, *common)
+            if foreign:
+                self.evaluate(model, foreign, *common)
         return self.read_results(out)
 
     def text(self, name, model, recipes, text, ctx, chunks, sidecar=None):

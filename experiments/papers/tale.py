@@ -17,7 +17,7 @@ def palu_40(lab, model="smol"):
 
 def table1(lab):
     """Claim (Llama-3.1-8B, GSM8K): original 81.65, attention sinks 56.41, KIVI-2 79.91, HQQ-2 76.73, Palu-40 % (3 bits) 28.58, TALE 81.88."""
-    data = ("--data", "data", "--limit", str(lab.limit(100, 50)), "--shots", "4")
+    data = ("--data", "data", "--limit", str(lab.limit(100, 50)))
     groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")]),
               (None, [("KIVI-2", "kivi-2"), ("HQQ-2", "hqq2"), ("StreamingLLM", "streaming"), ("best-2", "best-2")])]
     return [task_table(lab, "tale-1", "qwen", groups, [("GSM8K", "gsm8k", "exact_match"), ("nats per token", "gsm8k", "nll")], data)]

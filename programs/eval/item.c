@@ -4,9 +4,7 @@
 #include "base/buf.h"
 #include "base/ledger.h"
 #include "eval/arena.h"
-#include "eval/rouge.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -155,75 +153,9 @@ static size_t answer_length(const struct lk_item *item, const char *text) {
     return stop ? (size_t)(stop - text) : strlen(text);
 }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/* Length of the number at s, -?[0-9]+(,[0-9]+)*(\.[0-9]+)?, or 0 if none starts there. */
-static size_t number_length(const char *s) {
-    size_t i = *s == '-';
-    if (!is_digit(s[i])) return 0;
-    while (is_digit(s[i]) || (s[i] == ',' && is_digit(s[i + 1]))) i++;
-    if (s[i] == '.' && is_digit(s[i + 1]))
-        for (i++; is_digit(s[i]);) i++;
-    return i;
-}
-
-static double number_value(const char *s, size_t len) {
-    char plain[64];
-    size_t n = 0;
-    for (size_t i = 0; i < len && n + 1 < sizeof plain; i++)
-        if (s[i] != ',') plain[n++] = s[i];
-    plain[n] = 0;
-    return strtod(plain, NULL);
-}
-
-bool lk_answer_number(const char *text, double *out) {
-    const char *mark = strstr(text, "####");
-    bool found = false;
-    for (const char *s = mark ? mark : text; *s;) {
-        size_t len = number_length(s);
-        if (len) {
-            *out = number_value(s, len);
-            found = true;
-            if (mark) break;
-        }
-        s += len ? len : 1;
-    }
-    return found;
-}
-
-static double matched_share(const struct lk_item *item, const char *text, size_t len) {
-    size_t n = 0;
+double lk_item_score(const struct lk_item *item, const char *text) {
+    size_t len = answer_length(item, text), n = 0;
     for (size_t i = 0; i < item->n_expect; i++) n += contains_text(text, len, item->expect[i]);
     if (item->match == LK_MATCH_ANY) return n > 0;
     return item->n_expect ? (double)n / item->n_expect : 0;
-}
-
-static double matches_number(const struct lk_item *item, const char *text) {
-    double given, right;
-    return lk_answer_number(text, &given) && lk_answer_number(item->expect[0], &right) &&
-           fabs(given - right) <= 1e-9 * fabs(right);
-}
-
-lk_status lk_item_score(const struct lk_item *item, const char *text,
-                        struct lk_named_score scores[LK_MAX_ITEM_SCORES], size_t *n, lk_err *err) {
-    struct lk_ledger ledger = {0};
-    struct lk_arena arena = {.ledger = &ledger};
-    struct lk_rouge rouge;
-    size_t len = answer_length(item, text);
-    const char *answer = lk_arena_copy(&arena, text, len);
-    lk_status status = lk_arena_check(&arena, err);
-    if (status == LK_OK && item->match == LK_MATCH_ROUGE)
-        status = lk_rouge(item->expect[0], answer, &rouge, err);
-    if (status == LK_OK && item->match == LK_MATCH_ROUGE) {
-        scores[0] = (struct lk_named_score){"rouge1", rouge.r1.f};
-        scores[1] = (struct lk_named_score){"rouge2", rouge.r2.f};
-        scores[2] = (struct lk_named_score){"rougeL", rouge.l.f};
-    } else if (status == LK_OK && item->match == LK_MATCH_NUMBER) {
-        scores[0] = (struct lk_named_score){"exact_match", matches_number(item, answer)};
-    } else if (status == LK_OK) {
-        scores[0] = (struct lk_named_score){"score", matched_share(item, answer, len)};
-    }
-    if (status == LK_OK) *n = item->match == LK_MATCH_ROUGE ? 3 : 1;
-    lk_arena_free(&arena);
-    return status;
 }

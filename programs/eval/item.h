@@ -22,10 +22,8 @@
 
 /* How an answer is compared with the expected texts. */
 enum lk_match {
-    LK_MATCH_ALL,    /* score: share of the expected texts in the answer, ignoring case */
-    LK_MATCH_ANY,    /* score: 1 if the answer contains any expected text */
-    LK_MATCH_NUMBER, /* exact_match: 1 if the answer's number is the expected one */
-    LK_MATCH_ROUGE,  /* rouge1, rouge2, rougeL: F against the first expected text */
+    LK_MATCH_ALL, /* the share of the expected texts in the answer, ignoring case */
+    LK_MATCH_ANY, /* 1 if the answer contains any expected text */
 };
 
 /* A solved example. Its answer is the text after the opening. */
@@ -74,19 +72,7 @@ void lk_item_tokens_free(struct lk_item_tokens *tokens);
 lk_status lk_item_length(const struct lk_prompt_format *format, const struct lk_item *item,
                          size_t *n_tok, lk_err *err);
 
-enum { LK_MAX_ITEM_SCORES = 3 };
-
-struct lk_named_score {
-    const char *name; /* of the metric; static */
-    double value;
-};
-
-/* Score the text of an answer. *n: number of scores. */
-lk_status lk_item_score(const struct lk_item *item, const char *text,
-                        struct lk_named_score scores[LK_MAX_ITEM_SCORES], size_t *n, lk_err *err);
-
-/* The number in an answer: the first one after "####" (GSM8K's mark), or the last one in the text.
- * Commas between digits are ignored. False if there is none. */
-bool lk_answer_number(const char *text, double *out);
+/* Score the text of an answer, 0 to 1. */
+double lk_item_score(const struct lk_item *item, const char *text);
 
 #endif

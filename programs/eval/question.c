@@ -2,7 +2,6 @@
 #include "eval/question.h"
 
 #include "base/ledger.h"
-#include "eval/rouge.h"
 #include "eval/stats.h"
 
 #include <math.h>
@@ -133,39 +132,19 @@ static lk_status record_item(const struct question_items *q, const struct lk_ite
 
 static lk_status record_scores(const struct lk_item *item, const char *text, double nll,
                                json_t *record, lk_err *err) {
-    struct lk_named_score score[LK_MAX_ITEM_SCORES];
-    size_t n;
-    lk_status status = lk_item_score(item, text, score, &n, err);
-    if (status != LK_OK) return status;
     int failed = json_object_set_new(record, "answer", json_string(text));
-    for (size_t i = 0; i < n; i++)
-        failed |= json_object_set_new(record, score[i].name, lk_json_number(score[i].value));
+    failed |= json_object_set_new(record, "score", json_real(lk_item_score(item, text)));
     if (isfinite(nll)) failed |= json_object_set_new(record, "nll", json_real(nll));
     return failed ? lk_fail(err, LK_E_NOMEM, "no memory for a record") : LK_OK;
 }
 
-/* Record the ROUGE-L of a summary against the full cache's: how far the cache changed it, not how
- * good it is. */
-static lk_status compare_summary(const struct lk_item *item, const char *text, const json_t *full,
-                                 json_t *record, lk_err *err) {
-    const char *other = json_string_value(json_object_get(full, "answer"));
-    struct lk_rouge rouge;
-    if (item->match != LK_MATCH_ROUGE || !other) return LK_OK;
-    lk_status status = lk_rouge(other, text, &rouge, err);
-    if (status != LK_OK) return status;
-    if (json_object_set_new(record, "rougeL_full", json_real(rouge.l.f)))
-        return lk_fail(err, LK_E_NOMEM, "no memory for a record");
-    return LK_OK;
-}
-
 /* Whether the score is known without generating: a greedy answer would start with the right one,
  * and the task looks for it anywhere in the text. */
-static bool is_answered(const struct lk_item *item, bool greedy) {
-    return greedy && item->answer && (item->match == LK_MATCH_ALL || item->match == LK_MATCH_ANY);
-}
+static bool is_answered(const struct lk_item *item, bool greedy) { return greedy && item->answer; }
 
 lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                           json_t *record, lk_err *err) {
+    (void)full;
     const struct question_items *q = state;
     const struct lk_item *item = &q->items.item[i];
     struct lk_item_tokens t;
@@ -187,7 +166,6 @@ lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, con
     if (status == LK_OK) status = record_item(q, item, &t, record, err);
     if (status == LK_OK)
         status = record_scores(item, answered ? item->answer : text, nll, record, err);
-    if (status == LK_OK && !answered) status = compare_summary(item, text, full, record, err);
     free(text);
     lk_item_tokens_free(&t);
     return status;
@@ -248,8 +226,7 @@ static void add_field_results(struct lk_task_result *result, const json_t *recor
 
 static void add_part_results(struct lk_task_result *result, const json_t *records,
                              const json_t *full, const char *part) {
-    static const char *const field[] = {"score",  "exact_match", "rouge1", "rouge2",
-                                        "rougeL", "rougeL_full", "nll"};
+    static const char *const field[] = {"score", "nll"};
     json_t *part_records = records_of_part(records, part),
            *part_full = full ? records_of_part(full, part) : NULL;
     if (!part_records || (full && !part_full)) result->failed = true;

@@ -63,11 +63,10 @@ static json_t *pack_options(const struct lk_eval *eval, const char *sidecar) {
     if (opts->text)
         print_fingerprint(text, opts->text_len,
                           lk_fnv1a(LK_FNV1A_INIT, opts->text, opts->text_len));
-    json_t *options =
-        json_pack("{s:I s:I s:I s:b s:b s:I s:s s:s? s:s}", "--seed", (json_int_t)opts->seed,
-                  "--ctx", (json_int_t)opts->n_ctx, "--shots", (json_int_t)opts->shots, "--quick",
-                  opts->quick, "--plain", opts->plain, "--min-answer", (json_int_t)opts->min_answer,
-                  "--text", text, "--data", data, "--sidecar", sidecar);
+    json_t *options = json_pack(
+        "{s:I s:I s:b s:b s:I s:s s:s? s:s}", "--seed", (json_int_t)opts->seed, "--ctx",
+        (json_int_t)opts->n_ctx, "--quick", opts->quick, "--plain", opts->plain, "--min-answer",
+        (json_int_t)opts->min_answer, "--text", text, "--data", data, "--sidecar", sidecar);
     free(data);
     return options;
 }

@@ -29,20 +29,6 @@ lk_status lk_task_require_text(const struct lk_task_env *env, lk_err *err) {
     return LK_OK;
 }
 
-lk_status lk_task_data_path(const struct lk_task_env *env, const char *file, const char *what,
-                            char *path, size_t cap, lk_err *err) {
-    const char *data = env->opts->data;
-    if (!data)
-        return lk_fail(err, LK_E_ARG, "%s needs %s: give --data DIR with DIR/%s", env->task->name,
-                       what, file);
-    int n = snprintf(path, cap, "%s/%s", data, file);
-    if (n < 0 || (size_t)n >= cap)
-        return lk_fail(err, LK_E_ARG, "--data: the name %s is too long", data);
-    if (access(path, R_OK) == 0) return LK_OK;
-    return lk_fail(err, LK_E_IO, "%s needs %s: cannot read %s: %s", env->task->name, what, path,
-                   strerror(errno));
-}
-
 lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, int32_t **tok,
                            size_t *n_tok, lk_err *err) {
     int32_t *bos = NULL, *body = NULL, *both = NULL;

@@ -21,7 +21,6 @@ struct lk_eval_opts {
     size_t limit;     /* maximum number of items per task; 0: the task's default */
     uint64_t seed;
     int32_t n_ctx;     /* 0: the task's default */
-    size_t shots;      /* solved questions before each multiple-choice question */
     bool quick;        /* few and short items */
     bool plain;        /* questions without the model's chat template */
     size_t min_answer; /* tokens that a generated answer has at least */
@@ -93,11 +92,6 @@ size_t lk_task_n_ctx(const struct lk_task_env *env, size_t usual, size_t quick);
 
 /* LK_E_ARG if --text is missing or empty. */
 lk_status lk_task_require_text(const struct lk_task_env *env, lk_err *err);
-
-/* The path of `file` in --data, in path[cap]. LK_E_ARG without --data, LK_E_IO if the file cannot
- * be read. `what`: what the file contains, for the message. */
-lk_status lk_task_data_path(const struct lk_task_env *env, const char *file, const char *what,
-                            char *path, size_t cap, lk_err *err);
 
 /* Tokenize a text as a prompt: the model's begin-of-sequence token, if it uses one, and the text.
  * Control tokens spelled in the text stay text. *tok is owned: free(). */

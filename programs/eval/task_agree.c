@@ -1,8 +1,6 @@
-/* Task `agree`: how long a greedy continuation is identical to the full cache's, and how many words
- * they share.
+/* Task `agree`: how long a greedy continuation is identical to the full cache's.
  *
  * Items are consecutive excerpts of the text. Each is prefilled as a prompt and continued. */
-#include "eval/rouge.h"
 #include "eval/task_list.h"
 
 #include <stdio.h>
@@ -76,27 +74,22 @@ static double cost_agree(const void *state, size_t i) {
 }
 
 /* Add the fields that compare a continuation with the full cache's. */
-static lk_status compare_with_full(const json_t *full, const json_t *tokens, const char *text,
-                                   json_t *record, lk_err *err) {
+static lk_status compare_with_full(const json_t *full, const json_t *tokens, json_t *record,
+                                   lk_err *err) {
     const json_t *expect = json_object_get(full, "tokens");
-    const char *reference = json_string_value(json_object_get(full, "text"));
     size_t n = json_array_size(expect), got = json_array_size(tokens), same = 0;
-    if (!expect || !reference)
+    if (!expect)
         return lk_fail(err, LK_E_FORMAT,
                        "the record of the full cache is damaged; give another -o");
     while (same < n && same < got &&
            json_integer_value(json_array_get(expect, same)) ==
                json_integer_value(json_array_get(tokens, same)))
         same++;
-    struct lk_rouge rouge;
-    lk_status status = lk_rouge(reference, text, &rouge, err);
-    if (status != LK_OK) return status;
     bool identical = same == n && same == got;
     json_object_set_new(record, "prefix", json_integer((json_int_t)same));
     json_object_set_new(record, "prefix_share",
                         json_real(identical ? 1.0 : (double)same / (double)(n > got ? n : got)));
     json_object_set_new(record, "identical", json_boolean(identical));
-    json_object_set_new(record, "rouge_l", json_real(identical ? 1.0 : rouge.l.f));
     return LK_OK;
 }
 
@@ -127,9 +120,7 @@ static lk_status run_agree(void *state, size_t i, struct lk_backend *backend, co
     if (status == LK_OK) {
         json_object_set(record, "tokens", tokens);
         json_object_set_new(record, "text", json_string(text));
-        if (full)
-            status = compare_with_full(
-                full, tokens, json_string_value(json_object_get(record, "text")), record, err);
+        if (full) status = compare_with_full(full, tokens, record, err);
     }
     json_decref(tokens);
     free(text);
@@ -144,7 +135,6 @@ static lk_status summarize_agree(const void *state, const json_t *records, const
         lk_add_mean(result, "prefix_share", records, "prefix_share");
         lk_add_mean(result, "prefix_tokens", records, "prefix");
         lk_add_mean(result, "identical", records, "identical");
-        lk_add_mean(result, "rouge_l", records, "rouge_l");
     }
     return lk_task_result_check(result, err);
 }

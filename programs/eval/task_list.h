@@ -4,11 +4,7 @@
 
 #include "eval/task.h"
 
-enum { LK_CHOICE_TASKS = 7 };
-
 extern const struct lk_task lk_task_text, lk_task_agree, lk_task_bytes;
-extern const struct lk_task lk_task_choice[LK_CHOICE_TASKS];
 extern const struct lk_task lk_task_needle, lk_task_passkey, lk_task_vt, lk_task_fwe, lk_task_qa;
-extern const struct lk_task lk_task_gsm8k, lk_task_mgsm, lk_task_summary;
 
 #endif

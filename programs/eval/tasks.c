@@ -6,18 +6,13 @@
 #include <string.h>
 
 static const struct lk_task *const task_table[] = {
-    &lk_task_text,      &lk_task_choice[0], &lk_task_choice[1], &lk_task_choice[2],
-    &lk_task_choice[3], &lk_task_choice[4], &lk_task_choice[5], &lk_task_choice[6],
-    &lk_task_agree,     &lk_task_bytes,     &lk_task_needle,    &lk_task_passkey,
-    &lk_task_vt,        &lk_task_fwe,       &lk_task_qa,        &lk_task_gsm8k,
-    &lk_task_mgsm,      &lk_task_summary,
+    &lk_task_text,    &lk_task_agree, &lk_task_bytes, &lk_task_needle,
+    &lk_task_passkey, &lk_task_vt,    &lk_task_fwe,   &lk_task_qa,
 };
 
 static const struct {
     const char *name, *task[8];
 } group_table[] = {
-    {"choice",
-     {"arc_easy", "arc_challenge", "openbookqa", "piqa", "social_i_qa", "winogrande", "hellaswag"}},
     {"ruler", {"vt", "fwe", "qa"}},
 };
 

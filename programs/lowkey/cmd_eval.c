@@ -20,7 +20,7 @@ struct eval_args {
     struct model_args model;
     struct string_list kv;
     const char *text, *data, *output;
-    int64_t limit, seed, ctx, shots, min_answer;
+    int64_t limit, seed, ctx, min_answer;
     bool quick, plain, json;
 };
 
@@ -73,8 +73,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
               UINT32_MAX},
              {'c', "ctx", "N", "context length in tokens (default: the task's own)", OPT_INT,
               &a->ctx, 4, 1 << 24},
-             {0, "shots", "N", "examples before each question (default 0)", OPT_INT, &a->shots, 0,
-              1000, .man = "Solved examples before each multiple-choice question (default 0)."},
              {0, "plain", NULL, "questions without the model's chat template", OPT_FLAG, &a->plain},
              {0, "min-answer", "N", "tokens that an answer has at least (default 0)", OPT_INT,
               &a->min_answer, 0, 1 << 20,
@@ -305,7 +303,6 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
                                           .limit = (size_t)a.limit,
                                           .seed = (uint64_t)a.seed,
                                           .n_ctx = (int32_t)a.ctx,
-                                          .shots = (size_t)a.shots,
                                           .plain = a.plain,
                                           .min_answer = (size_t)a.min_answer,
                                           .quick = a.quick};

@@ -87,7 +87,8 @@ static const struct foreign_option table[] = {
      "lowkey has no adapters of llama.cpp and no images"},
     {"--kl-divergence --kl-divergence-base --save-all-logits --perplexity",
      "'lowkey perplexity' always compares with the full cache; leave it out"},
-    {"--ppl-stride --hellaswag --winogrande --multiple-choice", "see 'lowkey help eval'"},
+    {"--hellaswag --winogrande --multiple-choice", "use lm-eval (docs/python.md)"},
+    {"--ppl-stride", "see 'lowkey help eval'"},
     {"-pg --n-prompt --n-gen --n-depth --progress -o --output-err",
      "use -p N, -n N and -d N, with --json or --csv"},
 };

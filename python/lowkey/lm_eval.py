@@ -39,9 +39,19 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
                   cache too, `step` tokens at a time, as `lowkey perplexity` does. Tasks whose
                   answers have one token, such as MMLU, measure the recipe only in this way
     step          tokens per evaluation of "steps", and of rolling log-likelihoods
+    split_prompts honor `prompt_ends_before` (below). False: a context is one prompt, as for the server
+    keep_spaces   spaces at the end of a context stay there, if they are tokens. lm-eval moves them to the choices
     reuse_prefix  keep the prefix that a context shares with the one before, such as few-shot
                   examples: faster, but what follows it is read through the compressed cache
     max_gen_toks  maximum length of an answer, unless a task says otherwise
+
+    A document of a task may have a field `prompt_ends_before`: with context "prompt", only what precedes the last
+    occurrence of this text in a context is prefilled. The rest, such as the question after a long document, and the
+    answer are evaluated through the cache. A prefill attends exactly, so with the question in it the answer would be
+    looked up in the full cache. Such answers are scored token by token, as a decoder runs.
+
+    generation_kwargs may have `min_gen_toks`: the least length of an answer. Before that, the most probable token that
+    does not end the answer is taken. A small chat model may end its turn at once.
     """
 
     def __init__(
@@ -54,6 +64,8 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         weights: str = "shipped",
         context: str = "prompt",
         step: int = 32,
+        split_prompts: bool = True,
+        keep_spaces: bool = False,
         reuse_prefix: bool = False,
         max_gen_toks: int = 256,
         batch_size: int | str | None = None,  # lm-eval passes these three; they have no meaning here
@@ -74,8 +86,10 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         self.session = Session(opened, kv, n_ctx=n_ctx)
         self.saved = Session(opened, self.session.recipe, n_ctx=n_ctx)
         self.context, self.step = context, step
+        self.split_prompts, self.keep_spaces = split_prompts, keep_spaces
         self.reuse_prefix = reuse_prefix and not self.session.recipe.evicts
         self.max_gen_toks = max_gen_toks
+        self.bits_per_value: list[float] = []  # of the cache after each request
 
     # ---- what lm-eval asks for ----
 
@@ -103,10 +117,13 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
+        """A conversation as text. An answer that lm-eval begins (`gen_prefix`) is continued."""
         messages = [
             {"role": message["role"], "content": message["content"]} for message in chat_history
         ]
-        return self.model.chat_format(messages, reply=add_generation_prompt)  # type: ignore[arg-type]
+        begun = "" if add_generation_prompt or messages[-1]["role"] != "assistant" else messages.pop()["content"]
+        reply = add_generation_prompt or begun != ""
+        return self.model.chat_format(messages, reply=reply) + begun  # type: ignore[arg-type]
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
@@ -122,6 +139,17 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         return self.model.detokenize(tokens)
 
     # ---- requests ----
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[Scored]:
+        ends = [self._prompt_end(request) for request in requests]
+        plain = [request for request, end in zip(requests, ends) if end is None]
+        scored = iter(super().loglikelihood(plain, disable_tqdm) if plain else [])
+        bar = tqdm(zip(requests, ends), total=len(ends), desc="answers", disable=disable_tqdm or None in ends)
+        results = []
+        for request, end in bar:
+            context, continuation = request.args
+            results.append(next(scored) if end is None else self._score_answer(context, continuation, end))
+        return results
 
     def _loglikelihood_tokens(
         self,
@@ -149,6 +177,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
                         else:
                             self.session.copy_from(self.saved)
                         results[i] = self._score_continuation(continuation)
+                    self.bits_per_value.append(self.session.stats.bits_per_value)
                     self.cache_hook.add_partial("loglikelihood", text, results[i])
                     bar.update()
         return results
@@ -178,38 +207,68 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             until = [until] if isinstance(until, str) else list(until)
             max_tokens = int(options.get("max_gen_toks", self.max_gen_toks))
             room = max(1, self.max_length - max_tokens)
-            self._read(self.tok_encode(context)[-room:])
+            tokens = self.tok_encode(context)[-room:]
+            self._read(tokens, self._n_prompt(context, tokens, self._prompt_end(request)))
             temperature = float(options.get("temperature") or 0.0)
             if not options.get("do_sample", temperature > 0):
                 temperature = 0.0
-            answer = self.session.generate(
-                self.session.tokens,
-                max_tokens=max_tokens,
-                stop=until,
-                temperature=temperature,
-                top_p=float(options.get("top_p") or 0.0),
-                top_k=int(options.get("top_k") or 0),
-                seed=int(options.get("seed") or 0),
-            )
+            if min_tokens := int(options.get("min_gen_toks") or 0):
+                answer = self._generate_at_least(min_tokens, max_tokens, until)
+            else:
+                answer = self.session.generate(
+                    self.session.tokens,
+                    max_tokens=max_tokens,
+                    stop=until,
+                    temperature=temperature,
+                    top_p=float(options.get("top_p") or 0.0),
+                    top_k=int(options.get("top_k") or 0),
+                    seed=int(options.get("seed") or 0),
+                )
+            self.bits_per_value.append(self.session.stats.bits_per_value)
             self.cache_hook.add_partial("generate_until", (context, options), answer)
             results.append(answer)
         return results
 
     # ---- evaluating ----
 
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Tokens of both. lm-eval moves spaces at the end of a context to the continuation."""
+        begun, whole = self.tok_encode(context), self.tok_encode(context + continuation)
+        if self.keep_spaces and context and 0 < len(begun) < len(whole) and whole[: len(begun)] == begun:
+            return begun, whole[len(begun) :]
+        return super()._encode_pair(context, continuation)  # type: ignore[no-any-return]
+
     def _fit(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
         """Cut the context from the left, so that both fit the session."""
         continuation = continuation[-(self.max_length - 1) :]
         return context[len(continuation) - self.max_length :], continuation
 
-    def _read(self, context: list[int]) -> None:
-        """Evaluate a context, by the convention of the option."""
+    def _prompt_end(self, request: Any) -> str | None:
+        """The field `prompt_ends_before` of the request's document."""
+        doc = getattr(request, "doc", None)
+        return doc.get("prompt_ends_before") if self.split_prompts and isinstance(doc, dict) else None
+
+    def _n_prompt(self, context: str, tokens: list[int], end: str | None) -> int:
+        """Number of tokens of a context that are prefilled, if it ends with the text `end` and more."""
+        at = context.rfind(end) if end else -1
+        if at < 0:
+            return len(tokens)
+        before, n = self.tok_encode(context[:at]), 0
+        while n < min(len(before), len(tokens) - 1) and before[n] == tokens[n]:
+            n += 1
+        return max(n, 1)
+
+    def _read(self, context: list[int], n_prompt: int | None = None) -> None:
+        """Evaluate a context, by the convention of the option; tokens from n_prompt on through the cache."""
         if self.context == "steps":
             self.session.clear()
             for at in range(0, len(context), self.step):
                 self.session.eval(context[at : at + self.step])
         else:
-            self._prefill(context)
+            self._prefill(context[:n_prompt])
+            rest = context[n_prompt:] if n_prompt is not None else []
+            for at in range(0, len(rest), EVAL_MAX):
+                self.session.eval(rest[at : at + EVAL_MAX])
 
     def _prefill(self, context: list[int]) -> None:
         if not self.reuse_prefix:
@@ -225,6 +284,39 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             part, same = _score(self.session.all_logits, continuation[at + 1 : end + 1])
             total, greedy = total + part, greedy and same
         return total, greedy
+
+    def _score_answer(self, context: str, continuation: str, end: str) -> Scored:
+        """Log-likelihood of an answer whose question is evaluated through the cache, token by token."""
+        context_tokens, tokens = self._fit(*self._encode_pair(context, continuation))
+        self._read(context_tokens, self._n_prompt(context, context_tokens, end))
+        total, greedy = 0.0, True
+        for i, token in enumerate(tokens):
+            part, same = _score(self.session.all_logits[-1:], [token])
+            total, greedy = total + part, greedy and same
+            if i + 1 < len(tokens):
+                self.session.eval([token])
+        return total, greedy
+
+    def _generate_at_least(self, min_tokens: int, max_tokens: int, until: list[str]) -> str:
+        """A greedy answer in which nothing ends the first min_tokens tokens."""
+        tokens: list[int] = []
+        while len(tokens) < max_tokens:
+            logits = self.session.logits.copy()
+            while True:
+                token = int(logits.argmax())
+                text = self.model.detokenize(tokens + [token])
+                is_mark = self.model.ends_answer(token)
+                ends = is_mark or any(stop in text for stop in until)
+                if not ends or len(tokens) >= min_tokens:
+                    break
+                logits[token] = -numpy.inf
+            if not is_mark:
+                tokens.append(token)
+            if ends or len(tokens) == max_tokens:
+                break
+            self.session.eval([token])
+        answer = self.model.detokenize(tokens)
+        return answer[: min((answer.find(stop) for stop in until if stop in answer), default=len(answer))]
 
     def _score_steps(self, tokens: list[int], n_given: int) -> Scored:
         """Log-likelihood of tokens[n_given:]; all is evaluated in steps from an empty cache.

@@ -1,6 +1,5 @@
 /* Evaluation of tiny models: tasks, figures, and results files that can be resumed. */
 #include "base/ledger.h"
-#include "eval/choice_set.h"
 #include "eval/eval.h"
 #include "eval/run_header.h"
 #include "eval/tasks.h"
@@ -403,8 +402,7 @@ static void test_bad_input(void **state) {
     (void)state;
     static const char *const text_task[] = {"text", NULL}, *const agree_task[] = {"agree", NULL},
                              *const bytes_task[] = {"bytes", NULL};
-    static const char *const arc[] = {"arc_easy", NULL}, *const hella[] = {"hellaswag", NULL},
-                             *const kv[] = {"best-3"};
+    static const char *const kv[] = {"best-3"};
     const char *const *const of_text[] = {text_task, agree_task, bytes_task};
     lk_err err = {0};
     for (int i = 0; i < 3; i++) {
@@ -425,157 +423,9 @@ static void test_bad_input(void **state) {
         unlink(in_folder("none"));
     }
     struct lk_eval_opts opts = {.seed = 1};
-    assert_int_equal(run(arc, kv, 1, &opts, "none", -1, &err), LK_E_ARG);
-    assert_non_null(strstr(err.msg, "--data DIR"));
-    opts.data = folder;
-    unlink(in_folder("none"));
-    assert_int_equal(run(arc, kv, 1, &opts, "none", -1, &err), LK_E_IO);
-    assert_non_null(strstr(err.msg, "multichoice/arc_easy.jsonl"));
-    assert_int_equal(run(hella, kv, 1, &opts, "none", -1, &err), LK_E_IO);
     static const char *const nonsense[] = {"body: rot99"};
     assert_int_equal(run(text_task, nonsense, 1, &opts, "none", -1, &err), LK_E_FORMAT);
     unlink(in_folder("none"));
-}
-
-/* ---- questions with choices ---- */
-
-static void test_choices(void **state) {
-    (void)state;
-    struct lk_ledger ledger = {0};
-    struct lk_choice_set choices = {.arena = {.ledger = &ledger}};
-    lk_err err = {0};
-    write_file("q.jsonl",
-               "{\"q\": \"Why?\", \"choices\": [\"Because.\", \"Never.\"], \"answer\": 1}\n\n"
-               "{\"q\": \"How?\", \"choices\": [\"a\", \"b\", \"c\"], \"answer\": 0}\n");
-    assert_int_equal(
-        lk_choice_set_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err), LK_OK);
-    assert_int_equal(choices.n, 2);
-    assert_string_equal(choices.item[0].text[1], "Question: Why?\nAnswer: Never.");
-    assert_int_equal(choices.item[0].answer, 1);
-    assert_int_equal(choices.item[1].n, 3);
-    lk_choice_set_free(&choices);
-
-    static const struct {
-        const char *line, *says;
-    } bad[] = {
-        {"{\"q\": \"x\"", ":2: "},
-        {"[]", ":2: "},
-        {"{\"choices\": [\"a\", \"b\"], \"answer\": 0}", ":2: \"q\""},
-        {"{\"q\": \"x\", \"choices\": \"a\", \"answer\": 0}", ":2: \"choices\""},
-        {"{\"q\": \"x\", \"choices\": [\"a\", 3], \"answer\": 0}", ":2: choice 1"},
-        {"{\"q\": \"x\", \"choices\": [\"a\"], \"answer\": 0}", ":2: 1 choices"},
-        {"{\"q\": \"x\", \"choices\": [\"a\", \"b\"], \"answer\": 2}", ":2: the answer"},
-        {"{\"q\": \"x\", \"choices\": [\"a\", \"b\"], \"answer\": -1}", ":2: \"answer\""},
-        {"{\"q\": \"x\", \"choices\": [\"a\", \"b\"]}", ":2: \"answer\""},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        char file[300];
-        snprintf(file, sizeof file,
-                 "{\"q\": \"Why?\", \"choices\": [\"a\", \"b\"], \"answer\": 1}\n%s\n",
-                 bad[i].line);
-        write_file("q.jsonl", file);
-        choices.arena.ledger = &ledger;
-        assert_int_equal(
-            lk_choice_set_read_jsonl(&choices, LK_CHOICE_QUESTION, in_folder("q.jsonl"), &err),
-            LK_E_FORMAT);
-        if (!strstr(err.msg, bad[i].says)) fail_msg("'%s' does not say '%s'", err.msg, bad[i].says);
-        lk_choice_set_free(&choices);
-    }
-
-    choices.arena.ledger = &ledger;
-    write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\nhome.\naway.\n");
-    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
-                     LK_OK);
-    assert_string_equal(choices.item[0].text[2], "She runs home.");
-    assert_int_equal(choices.item[0].answer, 2);
-    lk_choice_set_free(&choices);
-    choices.arena.ledger = &ledger;
-    write_file("hellaswag.txt",
-               "She runs\n2\nup.\ndown.\nhome.\naway.\nHe runs\n7\nup.\ndown.\nhome.\naway.\n");
-    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
-                     LK_E_FORMAT);
-    assert_non_null(strstr(err.msg, ":8: "));
-    lk_choice_set_free(&choices);
-    choices.arena.ledger = &ledger;
-    write_file("hellaswag.txt", "She runs\n2\nup.\ndown.\n");
-    assert_int_equal(lk_choice_set_read_hellaswag(&choices, in_folder("hellaswag.txt"), &err),
-                     LK_E_FORMAT);
-    lk_choice_set_free(&choices);
-    choices.arena.ledger = &ledger;
-    const char *option[] = {"the cup", "the box"};
-    assert_int_equal(
-        lk_choice_set_add(&choices, LK_CHOICE_BLANK, "It fits, as _ is big.", option, 2, 1, &err),
-        LK_OK);
-    assert_string_equal(choices.item[0].text[1], "It fits, as the box is big.");
-    assert_int_equal(
-        lk_choice_set_add(&choices, LK_CHOICE_BLANK, "There is no gap.", option, 2, 1, &err),
-        LK_E_FORMAT);
-    lk_choice_set_free(&choices);
-}
-
-static void test_what_is_scored(void **state) {
-    (void)state;
-    int32_t a[] = {1, 2, 3, 9, 7, 8}, b[] = {1, 2, 4, 7, 8}, c[] = {1, 2}, *two[] = {a, b},
-            *begins[] = {a, c}, *same[] = {a, a};
-    size_t n_two[] = {6, 5}, n_begins[] = {6, 2}, n_same[] = {6, 6}, from[2];
-    assert_true(lk_choice_find_scored(LK_CHOICE_QUESTION, two, n_two, 2, from) && from[0] == 2 &&
-                from[1] == 2);
-    assert_true(lk_choice_find_scored(LK_CHOICE_BLANK, two, n_two, 2, from) && from[0] == 4 &&
-                from[1] == 3);
-    assert_true(lk_choice_find_scored(LK_CHOICE_QUESTION, begins, n_begins, 2, from) &&
-                from[0] == 1 && from[1] == 1);
-    assert_false(lk_choice_find_scored(LK_CHOICE_BLANK, begins, n_begins, 2, from));
-    assert_false(lk_choice_find_scored(LK_CHOICE_BLANK, same, n_same, 2, from));
-}
-
-/* The task's accuracy agrees with its likelihoods. */
-static void test_choice_task(void **state) {
-    (void)state;
-    static const char *const task[] = {"hellaswag", NULL}, *const kv[] = {"selective"};
-    struct lk_eval_opts opts = {.seed = 1, .data = folder};
-    lk_err err = {0};
-    char name[160];
-    snprintf(name, sizeof name, "mkdir -p %s/hellaswag", folder);
-    assert_int_equal(system(name), 0);
-    write_file("hellaswag/hellaswag_val.txt",
-               "She runs\n2\nup.\ndown the hill.\nhome.\naway from it.\n"
-               "He sings\n0\nloud.\nin the rain, in the wind.\nwell.\nonce.\n");
-    unlink(in_folder("choice"));
-    if (run(task, kv, 1, &opts, "choice", -1, &err) != LK_OK) fail_msg("%s", err.msg);
-    char *whole = read_file("choice");
-    double acc = 0, norm = 0;
-    for (char *line = strtok(whole, "\n"); line; line = strtok(NULL, "\n")) {
-        json_t *json = json_loads(line, 0, NULL), *nll = json_object_get(json, "nll");
-        size_t best = 0, answer = strcmp(json_string_value(json_object_get(json, "key")
-                                                               ? json_object_get(json, "key")
-                                                               : json_object_get(json, "type")),
-                                         "1")
-                                      ? 0
-                                      : 2;
-        for (size_t i = 1; i < json_array_size(nll); i++)
-            if (json_number_value(json_array_get(nll, i)) <
-                json_number_value(json_array_get(nll, best)))
-                best = i;
-        const char *of = json_string_value(json_object_get(json, "kv"));
-        if (nll && strcmp(of, "selective") == 0) {
-            assert_int_equal(json_array_size(nll), 4);
-            acc += (best == answer) / 2.0;
-            norm += lk_record_number(json, "acc_norm") / 2;
-        }
-        json_decref(json);
-    }
-    free(whole);
-    assert_true(metric("choice", "hellaswag", "selective", "acc") == acc);
-    assert_true(metric("choice", "hellaswag", "selective", "acc_norm") == norm);
-    assert_true(metric("choice", "hellaswag", "selective", "same_choice") ==
-                1); /* the cache is still exact */
-    opts.shots = 2;
-    unlink(in_folder("choice"));
-    assert_int_equal(run(task, kv, 1, &opts, "choice", -1, &err), LK_E_ARG);
-    opts.shots = 1;
-    unlink(in_folder("choice"));
-    if (run(task, kv, 1, &opts, "choice", -1, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_true(isfinite(metric("choice", "hellaswag", "selective", "answer_nll")));
 }
 
 int main(void) {
@@ -591,14 +441,11 @@ int main(void) {
         cmocka_unit_test(test_means),
         cmocka_unit_test(test_results_survive),
         cmocka_unit_test(test_results_of_a_sidecar),
-        cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_what_is_scored),
         cmocka_unit_test(
             test_bytes_are_the_ledgers), /* forks, so it runs before there are threads */
         cmocka_unit_test(test_figures_of_text),
         cmocka_unit_test(test_interrupted_runs_go_on),
         cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_choice_task), /* creates data that test_bad_input must not find */
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char clean[160];

@@ -507,30 +507,24 @@ bad "give --text" eval text
 bad "is empty" eval text --text empty
 bad "is empty" eval bytes --text empty
 bad "fewer than the context" eval text --text prompt
-LOWKEY_DATA='' bad "give --data DIR" eval arc_easy
-bad "multichoice/arc_easy.jsonl" eval arc_easy --data directory
-mkdir -p data/multichoice
-printf '{"q": "Grass is", "choices": ["green.", "loud."], "answer": 0}\n{"q": "x"}\n' >data/multichoice/arc_easy.jsonl
-bad 'arc_easy.jsonl:2: "choices"' eval arc_easy --data data
-printf '{"q": "Grass is", "choices": ["green.", "loud."], "answer": 0}\n' >data/multichoice/arc_easy.jsonl
-bad "is not a results file" eval arc_easy --data data -o prompt
-bad "directory" eval arc_easy --data data -o directory
-good eval arc_easy --data data --kv best-3 --kv llama.cpp:q8_0 -o results.jsonl --json
+bad "is not a results file" eval passkey -c 1024 --limit 2 -o prompt
+bad "directory" eval passkey -c 1024 --limit 2 -o directory
+good eval passkey -c 1024 --limit 2 --kv best-3 --kv llama.cpp:q8_0 -o results.jsonl --json
 python3 - <<'LINES' || fail "eval --json: $(cat out)"
 import json
 lines = [json.loads(line) for line in open("out")]
-assert [(l["type"], l["task"], l["kv"]) for l in lines] == [("result", "arc_easy", k) for k in ("f16", "best-3", "llama.cpp:f16", "llama.cpp:q8_0")]
-assert all({"bits_per_value", "bytes_per_token", "acc", "acc_norm"} <= set(l["metrics"]) for l in lines)
+assert [(l["type"], l["task"], l["kv"]) for l in lines] == [("result", "passkey", k) for k in ("f16", "best-3", "llama.cpp:f16", "llama.cpp:q8_0")]
+assert all({"bits_per_value", "bytes_per_token", "score", "nll"} <= set(l["metrics"]) for l in lines)
 assert all(set(m) == {"value", "stderr", "n"} for l in lines for m in l["metrics"].values())
 first = json.loads(open("results.jsonl").readline())
-assert first["type"] == "run" and first["command"].startswith("lowkey eval arc_easy") and first["cpu"] and first["date"]
+assert first["type"] == "run" and first["command"].startswith("lowkey eval passkey") and first["cpu"] and first["date"]
 LINES
 cp results.jsonl before
-good eval arc_easy --data data --kv best-3 --kv llama.cpp:q8_0 -o results.jsonl
-says 'same_choice'
+good eval passkey -c 1024 --limit 2 --kv best-3 --kv llama.cpp:q8_0 -o results.jsonl
+says 'nll_change'
 [ "$(grep -vc '"type":"run"' results.jsonl)" = "$(grep -vc '"type":"run"' before)" ] || fail "a finished run is repeated"
-bad "another --seed" eval arc_easy --data data --kv best-3 -o results.jsonl --seed 9
-bad "another kind of weights" eval arc_easy --data data --kv best-3 -o results.jsonl --weights f32
+bad "another --seed" eval passkey -c 1024 --limit 2 --kv best-3 -o results.jsonl --seed 9
+bad "another kind of weights" eval passkey -c 1024 --limit 2 --kv best-3 -o results.jsonl --weights f32
 good eval text --text text -c 256 --limit 1 --kv best-3
 says 'noise floor'
 for i in $(seq 1 60); do cat text; done >long

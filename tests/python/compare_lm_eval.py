@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Compare lm-eval with `lowkey eval` on local tasks: the same numbers, within rounding.
+"""Compare the model class of the Python package with the server, both under lm-eval, on local tasks.
 
 usage: compare_lm_eval.py [options]      needs the packages lowkey and lm_eval, and $LOWKEY_DATA
 
-Each recipe and task is measured three ways: lm-eval with the class "lowkey" of the Python package,
-lm-eval with `lowkey serve` (local-completions), and `lowkey eval`. Multiple choice compares the
-share of right answers, and the log-likelihoods of the choices. Perplexity is that of the second half
-of chunks. Generation compares the answers of the class and the server. `lowkey eval` prefills questions as
-prompts; the server evaluates prompts with `echo` in steps.
+Multiple choice compares the share of right answers, and the log-likelihoods of the choices. The server evaluates
+prompts with `echo` in steps. Perplexity is that of the second half of chunks, and compared with `lowkey eval text`.
+Generation compares the answers.
 """
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -30,10 +29,10 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 import lowkey
+import lowkey.evaluate
 import lowkey.lm_eval
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Tokens:
@@ -99,24 +98,22 @@ def server(options, kv):
             process.wait()
 
 
-def lm_eval_run(model, arguments, task, limit):
-    """Results and samples of one task."""
+def lm_eval_run(gguf, model, arguments, task, limit):
+    """Results and samples of one task. gguf: the file whose vocabulary the task uses."""
+    manager = lm_eval.tasks.TaskManager(include_path=lowkey.evaluate.TASKS, metadata={"model": gguf})
     out = lm_eval.simple_evaluate(model=model, model_args=arguments, tasks=[task], limit=limit, bootstrap_iters=0,
-                                  task_manager=lm_eval.tasks.TaskManager(include_path=str(HERE / "lm_eval_tasks")),
-                                  log_samples=True, verbosity="ERROR")
+                                  task_manager=manager, log_samples=True, verbosity="ERROR")
     return out["results"][task], sorted(out["samples"][task], key=lambda sample: sample["doc_id"])
 
 
 def lowkey_eval(options, task, kv, *arguments):
-    """Metrics of `lowkey eval`, and the records of its items."""
+    """Metrics of `lowkey eval`."""
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "results.jsonl")
         subprocess.run([options.lowkey, "eval", task, "-m", options.model, "-t", str(options.threads), "--kv", kv, "-o", path,
                         *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         rows = [json.loads(line) for line in open(path, encoding="utf-8")]
-    metrics = [row["metrics"] for row in rows if row["type"] == "result" and row["kv"] == kv][-1]
-    items = [row for row in rows if row["type"] == "item" and row["kv"] == kv]
-    return metrics, sorted(items, key=lambda item: int(item["key"]) if item["key"].isdigit() else 0)
+    return [row["metrics"] for row in rows if row["type"] == "result" and row["kv"] == kv][-1]
 
 
 def responses(samples):
@@ -159,8 +156,9 @@ def write_chunks(options, folder):
     else:
         sys.exit("no length of chunks survives being text; choose another --text")
     options.ctx = n
-    pathlib.Path(folder, "chunks.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n", encoding="utf-8")
-    os.environ["LOWKEY_CHUNKS"] = folder
+    path = pathlib.Path(folder, "chunks.jsonl")
+    path.write_text("\n".join(map(json.dumps, pairs)) + "\n", encoding="utf-8")
+    os.environ["LOWKEY_CHUNKS"] = str(path)
     return options.chunks * (n - n // 2 - 1)
 
 
@@ -191,43 +189,38 @@ def guard(function, *arguments):
 def compare(options, kv, table):
     class_args = {"model": options.model, "kv": kv, "threads": options.threads}
     steps_args = {**class_args, "context": "steps"}
+    run = functools.partial(lm_eval_run, options.model)
     with server(options, kv) as url:
         served_args = {"model": "local", "base_url": url, "tokens_of": options.model, "max_retries": 1, "num_concurrent": 1}
 
         task = "local_" + options.questions
-        ours, samples = lm_eval_run("lowkey", class_args, task, options.limit)
-        metrics, items = lowkey_eval(options, options.questions, kv, "--limit", str(options.limit))
-        nll = [[-x for x in item["nll"]] for item in items]
-        # If all choices begin with the same tokens, `lowkey eval` counts these to the prompt, and lm-eval to the choices.
-        apart = [i for i, s in enumerate(samples) if len({choice.split()[0] for choice in s["doc"]["choices"]}) > 1]
-        table.add(options.questions, kv, "acc, context=prompt", ours["acc,none"], "-", metrics["acc"]["value"])
-        table.add(options.questions, kv, f"  largest difference, {len(apart)} questions, nats",
-                  largest_difference([responses(samples)[i] for i in apart], [nll[i] for i in apart]), "-", "reference")
-        ours, samples = lm_eval_run("lowkey", steps_args, task, options.limit)
-        served = guard(lm_eval_run, "lowkey-served", served_args, task, options.limit)
+        ours, _ = run("lowkey", class_args, task, options.limit)
+        table.add(options.questions, kv, "acc, context=prompt", ours["acc,none"], "-", "-")
+        ours, samples = run("lowkey", steps_args, task, options.limit)
+        served = guard(run, "lowkey-served", served_args, task, options.limit)
         table.add(options.questions, kv, "acc, context=steps", ours["acc,none"], served[0]["acc,none"] if served else "-", "-")
         table.add(options.questions, kv, f"  largest difference, {options.limit} questions, nats", "reference",
                   largest_difference(responses(samples), responses(served[1])) if served else "-", "-")
 
         n_scored = options.n_scored
-        ours = lm_eval_run("lowkey", steps_args, "local_chunks", None)[1]
-        served = guard(lm_eval_run, "lowkey-served", served_args, "local_chunks", None)
-        metrics, _ = lowkey_eval(options, "text", kv, "--text", options.text, "-c", str(options.ctx), "--limit",
+        ours = run("lowkey", steps_args, "local_chunks", None)[1]
+        served = guard(run, "lowkey-served", served_args, "local_chunks", None)
+        metrics = lowkey_eval(options, "text", kv, "--text", options.text, "-c", str(options.ctx), "--limit",
                                  str(options.chunks))
         ppl = [math.exp(-sum(map(sum, responses(samples))) / n_scored) if samples else "-"
                for samples in (ours, served and served[1])]
         table.add("text", kv, "perplexity", *ppl, metrics["ppl"]["value"])
 
-        ours = lm_eval_run("lowkey", class_args, "local_rolling", None)[0]
-        served = guard(lm_eval_run, "lowkey-served", {**served_args, "max_length": 8192}, "local_rolling", None)
+        ours = run("lowkey", class_args, "local_rolling", None)[0]
+        served = guard(run, "lowkey-served", {**served_args, "max_length": 8192}, "local_rolling", None)
         table.add("rolling", kv, "word perplexity", ours["word_perplexity,none"],
                   served[0]["word_perplexity,none"] if served else "-", "-")
 
-        ours, samples = lm_eval_run("lowkey", class_args, "local_gsm8k", options.generate)
-        served = guard(lm_eval_run, "lowkey-served", served_args, "local_gsm8k", options.generate)
+        ours, samples = run("lowkey", {**class_args, "split_prompts": False}, "local_gsm8k", options.generate)
+        served = guard(run, "lowkey-served", served_args, "local_gsm8k", options.generate)
         texts = [[sample["resps"][0][0] for sample in run] for run in (samples, served[1] if served else [])]
-        table.add("gsm8k", kv, "exact match", ours["exact_match,last-number"],
-                  served[0]["exact_match,last-number"] if served else "-", "-")
+        table.add("gsm8k", kv, "exact match", ours["exact_match,none"],
+                  served[0]["exact_match,none"] if served else "-", "-")
         table.add("gsm8k", kv, "same answers", "reference",
                   f"{sum(a == b for a, b in zip(*texts))} of {len(texts[0])}" if served else "-", "-")
 
