@@ -77,3 +77,11 @@ void lk_buf_free(struct lk_buf *buf) {
     free(buf->at);
     *buf = (struct lk_buf){.max = buf->max};
 }
+
+size_t lk_print_thousandths(char *buf, size_t cap, unsigned thousandths) {
+    int n = snprintf(buf, cap, "%u.%03u", thousandths / 1000, thousandths % 1000);
+    while (buf[n - 1] == '0') n--;
+    if (buf[n - 1] == '.') n--;
+    buf[n] = 0;
+    return (size_t)n;
+}

@@ -1,4 +1,6 @@
-/* A growing byte buffer, with an optional limit.
+/* Texts and bytes in memory: a growing buffer with an optional limit, and where bytes are written.
+ *
+ * The buffer:
  *
  * A failure (out of memory, or over the limit) is remembered in `failed`, and later additions do
  * nothing. So a caller that builds a text from many pieces checks once, at the end. `at` is what
@@ -38,5 +40,16 @@ char *lk_buf_detach(struct lk_buf *buf);
 
 /* Free the memory. The buffer is empty afterwards, with the same limit and no failure. */
 void lk_buf_free(struct lk_buf *buf);
+
+/* Print thousandths / 1000, whatever the locale, without trailing zeros ("12.5", "100") into buf
+ * [cap], cap >= 12. Returns the length. */
+size_t lk_print_thousandths(char *buf, size_t cap, unsigned thousandths);
+
+/* Destination of bytes that are written piece by piece. */
+
+struct lk_writer {
+    bool (*put)(void *user, const void *data, size_t n); /* false if the bytes were not written */
+    void *user;
+};
 
 #endif

@@ -17,7 +17,7 @@
 #ifndef LK_CACHE_CACHE_SAVE_H
 #define LK_CACHE_CACHE_SAVE_H
 
-#include "base/writer.h"
+#include "base/buf.h"
 #include "cache/cache.h"
 #include "lowkey_cluster.h"
 

@@ -1,7 +1,7 @@
 /* Dispatch to the codecs, and what they have in common. */
 #include "codec/codec.h"
 
-#include "base/decimal.h"
+#include "base/buf.h"
 #include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"

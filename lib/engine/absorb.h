@@ -5,7 +5,7 @@
 
 #include "absorb/less.h"
 #include "attention/attention.h"
-#include "base/writer.h"
+#include "base/buf.h"
 #include "sidecar/sidecar.h"
 
 struct lk_absorb {

@@ -6,7 +6,7 @@
 #include "engine/checkpoint_save.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
-#include "model/mapping.h"
+#include "model/gguf_read.h"
 #include "token/sampling.h"
 
 #include <errno.h>

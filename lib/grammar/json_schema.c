@@ -20,7 +20,7 @@
  * Rules with the same text are one rule, so alternatives that are equal become one. */
 #include "base/fnv1a.h"
 #include "base/ledger.h"
-#include "grammar/json_literal.h"
+#include "grammar/schema_grammar.h"
 #include "grammar/schema_types.h"
 
 #include <stdio.h>

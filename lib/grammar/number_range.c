@@ -6,7 +6,7 @@
  * digit, differ from it in the right direction there, and are free after that. */
 #include "grammar/number_range.h"
 
-#include "grammar/json_literal.h"
+#include "grammar/schema_grammar.h"
 
 #include <stdio.h>
 #include <stdlib.h>

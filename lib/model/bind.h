@@ -7,7 +7,6 @@
 #define LK_MODEL_BIND_H
 
 #include "model/gguf_read.h"
-#include "model/mapping.h"
 #include "model/net.h"
 
 enum lk_tensor_use {

@@ -1,6 +1,8 @@
 /* Chooses between a model's file name and general.name. */
 #include "model/model_name.h"
 
+#include "base/ascii.h"
+
 #include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
@@ -8,12 +10,11 @@
 
 static bool is_alnum(char c) { return isalnum((unsigned char)c) != 0; }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /* Q4_K_M, IQ2_XXS, TQ1_0 and so on. */
 static bool is_quantization(const char *tag, size_t len) {
     size_t at = len > 0 && strchr("IiTt", tag[0]) ? 1 : 0;
-    if (at + 2 > len || (tag[at] != 'Q' && tag[at] != 'q') || !is_digit(tag[at + 1])) return false;
+    if (at + 2 > len || (tag[at] != 'Q' && tag[at] != 'q') || !lk_is_digit(tag[at + 1]))
+        return false;
     for (at += 2; at < len; at++)
         if (!is_alnum(tag[at]) && tag[at] != '_') return false;
     return true;
@@ -23,7 +24,7 @@ static bool is_quantization(const char *tag, size_t len) {
 static bool is_shard(const char *tag, size_t len) {
     if (len != 14 || memcmp(tag + 5, "-of-", 4) != 0) return false;
     for (size_t i = 0; i < len; i++)
-        if ((i < 5 || i > 8) && !is_digit(tag[i])) return false;
+        if ((i < 5 || i > 8) && !lk_is_digit(tag[i])) return false;
     return true;
 }
 
@@ -61,7 +62,7 @@ static bool is_confirmed(const char *name, size_t len, const char *general_name)
     size_t n_word = 0;
     bool has_digit = false;
     while (n_word < len && is_alnum(name[n_word])) n_word++;
-    for (size_t i = 0; i < len; i++) has_digit |= is_digit(name[i]);
+    for (size_t i = 0; i < len; i++) has_digit |= lk_is_digit(name[i]);
     return has_digit && n_word >= 3 && contains_word(general_name, name, n_word);
 }
 

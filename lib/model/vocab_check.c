@@ -2,7 +2,6 @@
 #include "model/vocab_check.h"
 
 #include "model/gguf_check.h"
-#include "model/strset.h"
 
 #include "gguf.h"
 

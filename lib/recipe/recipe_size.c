@@ -2,7 +2,7 @@
  * ]. */
 #include "recipe/recipe_size.h"
 
-#include "base/decimal.h"
+#include "base/buf.h"
 
 #include <stdio.h>
 #include <string.h>

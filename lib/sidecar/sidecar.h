@@ -35,7 +35,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
-#include "model/mapping.h"
+#include "model/gguf_read.h"
 #include "sidecar/basis.h"
 
 /* The model that a sidecar belongs to. */

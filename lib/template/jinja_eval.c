@@ -4,7 +4,6 @@
 #include "template/jinja_filters.h"
 #include "template/jinja_methods.h"
 #include "template/jinja_print.h"
-#include "template/jinja_tests.h"
 #include "template/jinja_text_ops.h"
 
 #include <math.h>

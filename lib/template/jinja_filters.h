@@ -1,4 +1,4 @@
-/* Filters (`x | name`) and global functions. */
+/* Filters (`x | name`), tests (`x is name`) and global functions. */
 #ifndef LK_TOKEN_JINJA_FILTERS_H
 #define LK_TOKEN_JINJA_FILTERS_H
 
@@ -12,5 +12,9 @@ struct lk_jinja_value lk_jinja_filter(struct lk_jinja_heap *heap, struct lk_jinj
 const char *lk_jinja_function_name(struct lk_jinja_text name);
 struct lk_jinja_value lk_jinja_call_function(struct lk_jinja_heap *heap, const char *name,
                                              const struct lk_jinja_args *args);
+
+/* args->at[0] is what is tested. */
+bool lk_jinja_test(struct lk_jinja_heap *heap, struct lk_jinja_text name,
+                   const struct lk_jinja_args *args);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef LK_TOKEN_SAMPLING_H
 #define LK_TOKEN_SAMPLING_H
 
-#include "base/writer.h"
+#include "base/buf.h"
 #include "token/vocab.h"
 
 struct lk_sampling;

@@ -1,17 +1,55 @@
 /* Tokenizes text: plain, with control tokens, or marked. libllama tokenizes the fragments between
  * marks, as it does itself between the control tokens that it finds. Inputs on which it would
  * abort, overflow its stack, or use more time and memory than the caller allows are rejected. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* MAP_NORESERVE, MAP_STACK, pthread_attr_setstack */
+#endif
 #include "token/tokenize.h"
 
+#include "base/ascii.h"
 #include "base/cxx_call.h"
 #include "base/utf8.h"
-#include "token/big_stack.h"
 
 #include "llama.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* ---- a thread with a large stack ---- */
+
+struct stack_call {
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static void *run_call(void *p) {
+    struct stack_call *call = p;
+    call->fn(call->arg);
+    return NULL;
+}
+
+bool lk_call_with_stack(void (*fn)(void *arg), void *arg, size_t stack_bytes) {
+    enum { GUARD = 1 << 16 }; /* inaccessible, so that a stack overflow faults */
+    size_t size = (stack_bytes + 2 * GUARD - 1) / GUARD * GUARD;
+    char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    struct stack_call call = {fn, arg};
+    pthread_attr_t attr;
+    pthread_t thread;
+    bool ran = false;
+    if (mprotect(memory, GUARD, PROT_NONE) == 0 && pthread_attr_init(&attr) == 0) {
+        ran = pthread_attr_setstack(&attr, memory + GUARD, size - GUARD) == 0 &&
+              pthread_create(&thread, &attr, run_call, &call) == 0;
+        if (ran) pthread_join(thread, NULL);
+        pthread_attr_destroy(&attr);
+    }
+    munmap(memory, size);
+    return ran;
+}
 
 struct tokenizer {
     const struct lk_vocab *vocab;
@@ -24,14 +62,12 @@ struct tokenizer {
     size_t n, cap;
 };
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 /* Length of the longest run that is all white space or all other bytes. */
 static size_t longest_run(const char *text, size_t len) {
     size_t longest = 0, run = 0;
     bool was_space = false;
     for (size_t i = 0; i < len; i++) {
-        bool space = is_space(text[i]);
+        bool space = lk_is_space(text[i]);
         run = space == was_space ? run + 1 : 1;
         was_space = space;
         if (run > longest) longest = run;
@@ -172,7 +208,7 @@ enum { PIECE = 64 << 10 };
 static size_t piece_end(const char *text) {
     enum { NEAR = 4096 };
     size_t end = PIECE;
-    while (end > PIECE - NEAR && !is_space(text[end])) end--;
+    while (end > PIECE - NEAR && !lk_is_space(text[end])) end--;
     if (end == PIECE - NEAR) end = PIECE;
     while (((unsigned char)text[end] & 0xC0) == 0x80) end--;
     return end;
@@ -225,13 +261,13 @@ static lk_status append_marked(struct tokenizer *t, const char *text, size_t len
         if (stray || (mark && !found))
             return lk_fail(err, LK_E_FORMAT, "the mark at byte %zu marks no control token",
                            (size_t)((stray ? stray : mark) - text));
-        while (found && found->lstrip && last > at && is_space(last[-1])) last--;
+        while (found && found->lstrip && last > at && lk_is_space(last[-1])) last--;
         status = append_fragment(t, at, (size_t)(last - at), err);
         if (status == LK_OK && found) status = reserve(t, 1, err);
         if (status != LK_OK || !found) return status;
         t->tok[t->n++] = found->id;
         at = mark_end + 1;
-        while (found->rstrip && at < end && is_space(*at)) at++;
+        while (found->rstrip && at < end && lk_is_space(*at)) at++;
     }
     return LK_OK;
 }

@@ -1,7 +1,7 @@
 /* Reads free memory from /proc/meminfo and from control groups of version 1 and 2. */
 #include "available.h"
 
-#include "base/cgroup.h"
+#include "base/cpus.h"
 
 /* *min is 0 while nothing is known. */
 static void update_min(uint64_t bytes, uint64_t *min) {

@@ -1,6 +1,8 @@
 /* Separates thoughts from answers. */
 #include "serve/thoughts.h"
 
+#include "base/ascii.h"
+
 #include <string.h>
 
 static const struct lk_thought_form forms[] = {
@@ -23,17 +25,15 @@ const struct lk_thought_form *lk_thought_form_of(const char *template) {
 
 /* ---- words ---- */
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 static size_t count_space(const char *text, size_t len) {
     size_t n = 0;
-    while (n < len && is_space(text[n])) n++;
+    while (n < len && lk_is_space(text[n])) n++;
     return n;
 }
 
 /* Bytes of text[0..len) without white space at the end. */
 static size_t trimmed(const char *text, size_t len) {
-    while (len > 0 && is_space(text[len - 1])) len--;
+    while (len > 0 && lk_is_space(text[len - 1])) len--;
     return len;
 }
 
@@ -70,7 +70,7 @@ static size_t find_word(const char *text, size_t len, const char *const *words,
 static bool ends_with(const char *prompt, const char *word, bool loose) {
     size_t n = strlen(word), len = strlen(prompt);
     if (loose)
-        while (len > 0 && (is_space(prompt[len - 1]) || (unsigned char)prompt[len - 1] >= 0xFE))
+        while (len > 0 && (lk_is_space(prompt[len - 1]) || (unsigned char)prompt[len - 1] >= 0xFE))
             len--;
     for (; len > 0 && n > 0; len--) {
         if ((unsigned char)prompt[len - 1] >= 0xFE) continue;

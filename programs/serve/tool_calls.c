@@ -1,6 +1,7 @@
 /* Finds tool calls in answers. */
 #include "serve/tool_calls.h"
 
+#include "base/ascii.h"
 #include "serve/json_field.h"
 #include "serve/tool_scan.h"
 
@@ -142,8 +143,6 @@ size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, s
 
 /* ---- arguments as JSON ---- */
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 /* Parse JSON if its size is in proportion to the text. NULL: it is not JSON. */
 static json_t *parse(const char *text, size_t len, size_t flags) {
     bool small = lk_json_parsed_bytes(text, len) <= lk_json_max_parsed_bytes(len);
@@ -208,7 +207,7 @@ static void convert_python(const char *text, size_t len, struct lk_buf *out) {
         } else if (lk_tool_scan_is_name(c)) {
             while (i + n < len && lk_tool_scan_is_name(text[i + n])) n++;
             size_t after = i + n;
-            while (after < len && is_space(text[after])) after++;
+            while (after < len && lk_is_space(text[after])) after++;
             convert_word(text + i, n, depth == 0 && after < len && text[after] == '=', out);
         } else {
             if (c == '[' || c == '{') depth++;
@@ -229,13 +228,13 @@ static void convert_gemma(const char *text, size_t len, struct lk_buf *out) {
             continue;
         }
         n = 1;
-        if (strchr("{}[],:", text[i]) || is_space(text[i])) {
+        if (strchr("{}[],:", text[i]) || lk_is_space(text[i])) {
             lk_buf_append(out, text + i, 1);
             continue;
         }
         while (i + n < len && !strchr("{}[],:", text[i + n])) n++;
         size_t n_word = n;
-        while (is_space(text[i + n_word - 1])) n_word--;
+        while (lk_is_space(text[i + n_word - 1])) n_word--;
         json_t *value = i + n < len && text[i + n] == ':'
                             ? NULL
                             : json_loadb(text + i, n_word, JSON_DECODE_ANY, NULL);

@@ -1,13 +1,13 @@
 /* A recursive-descent scanner for tool calls in JSON and in Python's syntax. */
 #include "serve/tool_scan.h"
 
+#include "base/ascii.h"
+
 #include <string.h>
 
 enum { MAX_DEPTH = 64 };
 
 /* ---- characters ---- */
-
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 bool lk_tool_scan_is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -15,7 +15,7 @@ bool lk_tool_scan_is_name(char c) {
 }
 
 void lk_tool_scan_space(struct lk_scanner *s) {
-    while (s->at < s->end && is_space(*s->at)) s->at++;
+    while (s->at < s->end && lk_is_space(*s->at)) s->at++;
 }
 
 enum lk_scan lk_tool_scan_word(struct lk_scanner *s, const char *word) {

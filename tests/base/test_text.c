@@ -1,6 +1,5 @@
 /* Growing buffers, UTF-8 and decimal numbers. */
 #include "base/buf.h"
-#include "base/decimal.h"
 #include "base/utf8.h"
 
 #include <setjmp.h>
