@@ -57,7 +57,6 @@ struct opt_group {
 
 struct command;
 struct lk_cluster;
-struct thread_ranks;
 
 typedef void help_printer(const struct command *command, const struct opt_group *group,
                           size_t n_group);
@@ -71,11 +70,10 @@ struct command {
     const char *examples;    /* lines: "  lowkey ...\n" */
     const char *appendix;    /* lines that --help and the man page show last; NULL: none */
     int (*run)(const struct command *command, int argc, char **argv); /* returns a STATUS_* */
-    bool on_ranks;                 /* it can run on several ranks, with the cluster of `cluster` */
-    struct lk_cluster *cluster;    /* set by ranks_run; NULL: this process is alone */
-    struct thread_ranks **threads; /* set by ranks_run, which ends what --numa has started */
-    int n_local_rank;              /* set by ranks_run: ranks on this machine; 0: this one */
-    help_printer *print_help;      /* called for --help; NULL: print_help of help.h */
+    bool on_ranks;              /* it can run on several ranks, with the cluster of `cluster` */
+    struct lk_cluster *cluster; /* set by ranks_run; NULL: this process is alone */
+    int n_local_rank;           /* set by ranks_run: ranks on this machine; 0: this one */
+    help_printer *print_help;   /* called for --help; NULL: print_help of help.h */
 };
 
 enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };

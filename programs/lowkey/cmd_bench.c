@@ -20,7 +20,6 @@ struct bench_args {
     const char *file;
     int64_t prefill, decode, repeat;
     bool json, csv;
-    int32_t n_here; /* ranks that share this machine's memory, of numa_start */
 };
 
 /* Below this, the figures are not those of the machine (struct lk_bench_result). An idle machine
@@ -61,7 +60,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .man = "Print comma-separated values, with the names of `--json`."},
          }},
         model_options(&a->model),
-        rank_options(&a->model),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -146,7 +144,7 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
                               .n_prefill = (int32_t)a->prefill,
                               .n_decode = (int32_t)a->decode,
                               .n_repeat = (int32_t)a->repeat,
-                              .max_bytes = available_bytes("") / (uint64_t)a->n_here,
+                              .max_bytes = available_bytes(""),
                               .progress = progress_step,
                               .user = &progress};
         lk_status status = lk_bench(model, recipes->item[k], tok, n_tok, &opts, result, &err);
@@ -154,7 +152,6 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
         free(what);
         if (status) return print_lk_error(&err);
         for (size_t i = 0; i < a->depth.n; i++) {
-            result[i].cpu_share /= a->n_here; /* threads of all these ranks are this process's */
             row[(*n_row)++] =
                 (struct row){lk_recipe_text(recipes->item[k]), recipes->name[k], result[i]};
         }
@@ -347,7 +344,6 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
-    if (!status) status = numa_start(command, &a.model, &a.n_here);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize(&a, model, &tok, &n_tok);
     if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);

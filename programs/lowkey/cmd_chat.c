@@ -38,7 +38,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .complete = "auto always never"},
          }},
         model_options(&a->model),
-        rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
         {"Drafts", {draft_option(&a->draft)}, .shared = true},
@@ -175,7 +174,6 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     if (!status) status = drafting_check(c.args.draft);
     if (!status) status = open_recipe(command, &c);
     c.args.model.n_ctx = c.args.session.ctx;
-    if (!status) status = numa_start(command, &c.args.model, &c.args.session.n_here);
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
     if (!status) status = start_chat(&c);

@@ -43,7 +43,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         model_options(&a->model),
-        rank_options(&a->model),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -158,7 +157,6 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
     struct lk_buf text = {0};
     lk_model *model = NULL, *reference = NULL;
     int32_t *tok = NULL;
-    int32_t n_here;
     size_t n_tok = 0;
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
@@ -167,7 +165,6 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
     if (!status && !read_text_file(a.file, "text", MAX_PROMPT_BYTES, &text))
         status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     if (!status && !text.len) status = print_error("the text %s is empty", a.file);
-    if (!status) status = numa_start(command, &a.model, &n_here);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = tokenize_text(model, &text, &tok, &n_tok);
     if (!status && lk_model_get_info(model).is_adapted) status = open_original(&a, &reference);

@@ -68,7 +68,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
               .endless = true},
          }},
         model_options(&a->model),
-        rank_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
         {"Drafts", {draft_option(&a->draft)}, .shared = true},
@@ -322,7 +321,6 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
-    if (!status) status = numa_start(command, &a.model, &a.session.n_here);
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
     bool is_default = !status && !r.recipe;
     if (!status) status = open_default_recipe(r.model, &r.recipe);

@@ -127,7 +127,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
                      "which of them is active."},
          }},
         model_options(&a->model),
-        rank_options(&a->model),
         cache_options(a),
         shift_options(&a->shift),
         {"Disk",
@@ -461,15 +460,14 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = drafting_check(a.draft);
-    if (a.sandbox && (a.model.cluster || a.model.numa))
+    if (a.sandbox && a.model.cluster)
         status = print_error("--sandbox: several ranks need the rights that it gives up; start "
                              "them in a container instead");
     if (!status) status = open_recipes(&a, &s);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     a.model.n_ctx = a.ctx;
-    if (!status) status = numa_start(command, &a.model, &a.n_here);
-    if (a.n_here < command->n_local_rank) a.n_here = command->n_local_rank;
+    a.n_here = command->n_local_rank > 1 ? command->n_local_rank : 1;
     if (!status) status = model_open(&a.model, true, &s.model);
     if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {

@@ -8,7 +8,6 @@
 #include "progress.h"
 #include "terminal_text.h"
 #include "text_file.h"
-#include "thread_ranks.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
@@ -63,31 +62,6 @@ struct opt_group model_options(struct model_args *args) {
         },
         .shared = true,
     };
-}
-
-struct opt_group rank_options(struct model_args *args) {
-    return (struct opt_group){
-        "Ranks",
-        {
-            {0, "numa", "N", "divide the cache: auto, a part per memory node, or N parts", OPT_TEXT,
-             &args->numa,
-             .man = "Divide the cache among ranks in this process (`docs/cluster.md`), each on its "
-                    "own processors with memory of its own. `auto`: one for each memory node of "
-                    "the machine. A number: so many groups of processors. `-t` is the number of "
-                    "threads of each rank. By default, the cache is not divided.",
-             .complete = "auto"},
-        },
-        .shared = true,
-    };
-}
-
-int numa_start(const struct command *command, struct model_args *args, int32_t *n_here) {
-    *n_here = 1;
-    if (!args->numa) return STATUS_OK;
-    if (args->cluster)
-        return print_error("--numa: this is one of several processes already; give each of them "
-                           "a memory node with mpirun --map-by numa --bind-to numa");
-    return thread_ranks_start(command->threads, args->numa, &args->cluster, n_here);
 }
 
 int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
@@ -274,8 +248,7 @@ struct opt_group session_options(struct session_args *args) {
 
 uint64_t session_limit(const struct session_args *args) {
     /* Without a limit, the out-of-memory killer would end a prompt that is too long. */
-    uint64_t bytes = args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes("");
-    return args->n_here > 1 ? bytes / (uint64_t)args->n_here : bytes;
+    return args->max_memory ? (uint64_t)args->max_memory << 20 : available_bytes("");
 }
 
 void warn_beyond_training(const lk_model *model, int64_t n_ctx) {

@@ -25,21 +25,12 @@ struct model_args {
     int64_t stages;      /* 0: --stages is not given, one */
     int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */
     lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */
-    const char *numa;    /* of rank_options; NULL: not given */
     bool no_mmap;
     bool no_repack;   /* not an option: set by commands that read weights */
     bool header_only; /* not an option: set by commands that need no weights */
 };
 
 struct opt_group model_options(struct model_args *args);
-
-/* For commands that can run on several ranks: --numa, which numa_start carries out. */
-struct opt_group rank_options(struct model_args *args);
-
-/* Start the ranks of --numa and set args->cluster, before the model is opened. *n_here: the ranks
- * that share the memory of this machine, as far as is known; 1 without the option. Returns a
- * STATUS_*, after printing an error. */
-int numa_start(const struct command *command, struct model_args *args, int32_t *n_here);
 
 /* The library's options, without a progress callback. */
 int model_opts_from_args(const struct model_args *args, lk_model_opts *out);
@@ -94,7 +85,6 @@ struct session_args {
     int64_t ctx, max_memory;
     bool stream;
     int32_t n_checkpoint; /* not an option: as in lk_session_opts */
-    int32_t n_here;       /* not an option: of numa_start; 0 is 1 */
 };
 
 struct opt_group session_options(struct session_args *args);

@@ -2,17 +2,6 @@
 #include "ranks.h"
 
 #include "output.h"
-#include "thread_ranks.h"
-
-/* Run the command in this process, and end the ranks that it has started with --numa. */
-static int run_alone(const struct command *command, int argc, char **argv) {
-    struct command with = *command;
-    struct thread_ranks *threads = NULL;
-    with.threads = &threads;
-    int status = command->run(&with, argc, argv);
-    thread_ranks_end(threads);
-    return status;
-}
 
 #ifdef LOWKEY_HAVE_MPI
 
@@ -184,7 +173,7 @@ static lk_status follow(struct ranks *ranks) {
 int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
     struct command with = *command;
     int status = STATUS_OK;
-    if (!ranks) return run_alone(command, argc, argv);
+    if (!ranks) return command->run(command, argc, argv);
     with.cluster = ranks->cluster;
     with.n_local_rank = watch_local_ranks(ranks);
     if (ranks->rank == 0 && with.n_local_rank < ranks->n_rank)
@@ -193,7 +182,7 @@ int ranks_run(struct ranks *ranks, const struct command *command, int argc, char
     if (ranks->cluster && !command->on_ranks)
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)
-        status = run_alone(&with, argc, argv);
+        status = with.run(&with, argc, argv);
     else if (follow(ranks) != LK_OK)
         status = STATUS_ERROR;
     rank_watch_stop();
@@ -212,7 +201,7 @@ int ranks_join(struct ranks **out) {
 
 int ranks_run(struct ranks *ranks, const struct command *command, int argc, char **argv) {
     (void)ranks;
-    return run_alone(command, argc, argv);
+    return command->run(command, argc, argv);
 }
 
 #endif
