@@ -455,13 +455,9 @@ typedef struct {
     double bytes_per_token;    /* cache_bytes / n_tok */
     uint64_t sidecar_bytes;    /* what the recipe needs of the sidecar; sessions share most of it */
     double bits_with_sidecar;  /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
-    /* With 'skip v' or 'read N%' in the recipe, else 0, since the session was made: tiles of 32
-     * rows (chunks of 8 with landmarks) that could be left out, of V or of K and V, and how many of
-     * them were read. Those of V count once for up to four query heads. */
+    /* With 'read N%' in the recipe, else 0, since the session was made: tiles of 32 rows (chunks of
+     * 8 with landmarks) that could be left out, of K and V, and how many of them were read. */
     uint64_t tiles, tiles_read;
-    /* With 'skip v': the share of attention that was left out, mean and maximum over queries of all
-     * heads and layers. With 'read N%' it is not known, and 0. */
-    double skipped_mean, skipped_max;
 } lk_session_stats;
 
 /* Memory that a session holds, from the counters of its allocator. */

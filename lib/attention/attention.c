@@ -5,7 +5,6 @@
 #include "attention/latents.h"
 #include "attention/partition.h"
 #include "attention/read.h"
-#include "attention/skip.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,16 +14,6 @@ size_t lk_attn_scratch_floats(int d_head) { return lk_attn_item_floats(d_head); 
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread) {
     size_t n_partial = lk_partition_max_partials(n_head / n_head_kv, n_head_kv, n_tok, n_thread);
     return n_partial * n_head * (d_head + LK_ATTN_SUMS);
-}
-
-struct lk_rule_floats lk_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head,
-                                     int n_head_kv, int d_head) {
-    struct lk_rule_floats n = {0};
-    if (recipe->read > 0)
-        n.thread = lk_read_floats(lk_read_unit_rows(recipe), n_ctx, n_head, n_head_kv, d_head);
-    if (recipe->skip_v > 0)
-        n = (struct lk_rule_floats){lk_skip_floats(n_ctx, n_head), lk_skip_thread_floats(n_ctx)};
-    return n;
 }
 
 int lk_attn_ranges(const struct lk_attn *attn, const struct lk_kv *k, const struct lk_kv *v) {
@@ -84,7 +73,6 @@ static void write_partial(struct lk_attn_item *item, int range) {
         }
         out[d + n_latent] = item->mem.max[i];
         out[d + n_latent + 1] = item->mem.sum[i];
-        out[d + n_latent + 2] = item->mem.dropped[i];
     }
 }
 
@@ -115,7 +103,7 @@ static void read_item(struct lk_attn_item *item, int ith, const struct lk_partit
 }
 
 static void count_tiles(const struct lk_attn_item *item, int ith) {
-    struct lk_skip_count *count = item->attn->skipped;
+    struct lk_read_count *count = item->attn->read_count;
     if (!count) return;
     count[ith].n_tile += item->n_tile;
     count[ith].n_tile_read += item->n_tile_read;
@@ -149,28 +137,8 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
             continue;
         }
         lk_attn_item_set(&item, head_kv, n_head_kv, q0, n_each, chunk);
-        if (lk_skip_applies(attn)) {
-            lk_skip_score(&item, &p, from, to);
-            continue;
-        }
         lk_attend_range(&item, &p, from, to);
         write_partial(&item, range);
-    }
-    count_tiles(&item, ith);
-    lk_kernels_leave(attn->kernels, &before);
-}
-
-void lk_attn_add_values(const struct lk_attn *attn, int ith, int nth) {
-    if (!lk_skip_applies(attn)) return;
-    struct lk_partition p = lk_partition_work(attn);
-    struct lk_attn_item item = lk_attn_item_new(attn, ith);
-    int n_unit = attn->n_head_kv * lk_skip_groups(attn) * attn->n_tok;
-    struct lk_kernels_state before;
-    lk_kernels_enter(attn->kernels, &before);
-    for (int i = (ith + nth - attn->thread_offset % nth) % nth; i < n_unit * p.n_range; i += nth) {
-        lk_skip_set_item(&item, i / p.n_range);
-        lk_skip_attend(&item, &p, ith, i % p.n_range);
-        write_partial(&item, i % p.n_range);
     }
     count_tiles(&item, ith);
     lk_kernels_leave(attn->kernels, &before);
@@ -193,16 +161,9 @@ void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, i
             float weight = expf(partial[n] - max);
             for (int c = 0; c < n; c++) out[c] += weight * partial[c];
             out[n + 1] += weight * partial[n + 1];
-            out[n + 2] += weight * partial[n + 2];
         }
         out[n] = max; /* -INFINITY: the query sees none of these rows */
     }
-}
-
-static void count_dropped(struct lk_skip_count *count, double share) {
-    count->n_query++;
-    count->dropped += share;
-    if (share > count->max_dropped) count->max_dropped = share;
 }
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
@@ -213,7 +174,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
          row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int head_kv = head / group, q = tok * group + head % group;
-        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0, dropped = 0;
+        float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
         const float *extra =
             attn->extra_partial ? attn->extra_partial + (size_t)row * (d + 2) : NULL;
         for (int r = 0; r < n_range; r++)
@@ -232,7 +193,6 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
             const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
             float weight = expf(partial[n] - max);
             sum += weight * partial[n + 1];
-            dropped += weight * partial[n + 2];
             for (int c = 0; c < d; c++) out[c] += weight * partial[c];
             if (r == 0)
                 scale_row(latent, n_latent, weight);
@@ -247,6 +207,5 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
             for (int c = 0; c < d; c++) out[c] += values[c];
         }
         scale_row(out, d, 1 / sum);
-        if (attn->skipped) count_dropped(&attn->skipped[ith], dropped / (sum + dropped));
     }
 }

@@ -24,20 +24,13 @@
 
 /* Maximum number of queries of an item; positions of a chunk, unless the kernels prefer more; what
  * a partial has besides its vector (attn_item.h); calls of more tokens than LK_DECODE_TOKENS read
- * everything (skip.h, read.h). */
-enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 3, LK_DECODE_TOKENS = 4 };
+ * everything (read.h). */
+enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 2, LK_DECODE_TOKENS = 4 };
 
-/* What one thread left unread (skip.h, read.h), added up over calls. Queries are those of all
- * heads. */
-struct lk_skip_count {
-    _Alignas(64) int64_t n_tile, n_tile_read; /* that can be left out, per KV head or group */
-    int64_t n_query;
-    double dropped, max_dropped; /* share of attention: sum over queries, and maximum */
-};
-
-/* Floats of scratch for a rule that leaves something unread: of all threads, and of each. */
-struct lk_rule_floats {
-    size_t shared, thread;
+/* What one thread read of the tiles that can be left out (read.h), of all KV heads, added up over
+ * calls. */
+struct lk_read_count {
+    _Alignas(64) int64_t n_tile, n_tile_read;
 };
 
 struct lk_attn {
@@ -53,15 +46,14 @@ struct lk_attn {
     float alibi_max_bias;
     float softcap;       /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
     const float *sink;   /* [n_head] scores in the softmax whose value is 0; NULL: none */
-    float skip_v;        /* tiles of V with less attention are not read (skip.h); 0: all are */
     float read;          /* share of the units that decoding reads (read.h); 0: all */
     int read_outliers;   /* chunks that it reads in addition */
-    float *rule_scratch; /* [rule_floats.shared], then [n_thread][rule_floats.thread] */
-    struct lk_rule_floats rule_floats; /* lk_rule_floats() */
-    struct lk_skip_count *skipped;     /* [n_thread], added to; NULL: do not count */
-    const struct lk_rope *rope;        /* of the layer, for rows that shift; NULL: no rotation */
-    const float *q;                    /* [n_tok][n_head][d_head + d_rope] */
-    float *out;                        /* [n_tok][n_head][d_head] */
+    float *read_scratch; /* [n_thread][read_floats] */
+    size_t read_floats;  /* lk_read_floats() */
+    struct lk_read_count *read_count; /* [n_thread], added to; NULL: do not count */
+    const struct lk_rope *rope;       /* of the layer, for rows that shift; NULL: no rotation */
+    const float *q;                   /* [n_tok][n_head][d_head + d_rope] */
+    float *out;                       /* [n_tok][n_head][d_head] */
     /* [n_tok][n_head][d_head + 2]: acc, m and l (above) of what is attended to besides rows, read
      * by combine; or NULL */
     const float *extra_partial;
@@ -76,16 +68,8 @@ struct lk_attn {
 size_t lk_attn_partial_floats(int n_head, int n_head_kv, int d_head, int n_tok, int n_thread);
 size_t lk_attn_scratch_floats(int d_head);
 
-/* Scratch for the rules of a recipe, in contexts of up to n_ctx tokens. */
-struct lk_rule_floats lk_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head,
-                                     int n_head_kv, int d_head);
-
 /* Process thread ith's items of nth threads (nth <= n_thread). */
 void lk_attn_items(const struct lk_attn *attn, int ith, int nth);
-
-/* With skip_v > 0, after a barrier of the caller: choose tiles of V and add them, which completes
- * the items. Otherwise nothing is left to do. */
-void lk_attn_add_values(const struct lk_attn *attn, int ith, int nth);
 
 /* After a barrier of the caller: combine the items' partials. n_range: lk_attn_ranges() of the
  * items. The rows of K and V are not accessed, so they may change meanwhile. */
@@ -101,8 +85,8 @@ static inline void lk_attn_add_sink(const struct lk_attn *attn, int head, float 
 
 /* The partials of several ranges as those of one. If ranks of a cluster divide the rows, each rank
  * joins its ranges, and what all ranks have joined is combined like ranges (attn->partial,
- * attn->range_stride). to: [n_tok][n_head][lk_attn_joined_floats]: acc, m, l and what was left
- * out. After a barrier of the caller. */
+ * attn->range_stride). to: [n_tok][n_head][lk_attn_joined_floats]: acc, m and l. After a
+ * barrier of the caller. */
 void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, int nth);
 static inline size_t lk_attn_joined_floats(int d_head, int latent) {
     return (size_t)d_head + latent + LK_ATTN_SUMS;

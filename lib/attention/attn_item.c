@@ -26,7 +26,7 @@ static size_t prepared_floats(int d) {
 static size_t pre_floats(int d) { return (lk_pre_queries_bytes(d, d) + 63) / 64 * 16; }
 
 size_t lk_attn_item_floats(int d) {
-    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 4) + prepared_floats(d) + pre_floats(d) +
+    size_t n = SCORES + LK_ATTN_QUERIES * (LK_TILE + 3) + prepared_floats(d) + pre_floats(d) +
                (size_t)LK_ATTN_QUERIES * d * (1 + LK_MAX_KV_LEVEL);
     return (n + 15) / 16 * 16;
 }
@@ -43,7 +43,6 @@ struct lk_attn_item lk_attn_item_new(const struct lk_attn *attn, int ith) {
     mem->max = mem->acc + (size_t)LK_ATTN_QUERIES * d * LK_MAX_KV_LEVEL;
     mem->sum = mem->max + LK_ATTN_QUERIES;
     mem->mean = mem->sum + LK_ATTN_QUERIES;
-    mem->dropped = mem->mean + LK_ATTN_QUERIES;
     item.pre = lk_pre_queries_new(d, d, mem->prepared + prepared_floats(d));
     return item;
 }
@@ -63,7 +62,7 @@ void lk_attn_item_set(struct lk_attn_item *item, int head_kv, int n_head_kv, int
     memset(item->used, 0, sizeof item->used);
     for (int i = 0; i < item->n_q; i++) {
         item->mem.max[i] = -INFINITY;
-        item->mem.sum[i] = item->mem.mean[i] = item->mem.dropped[i] = 0;
+        item->mem.sum[i] = item->mem.mean[i] = 0;
     }
 }
 

@@ -25,7 +25,6 @@ struct lk_attn_scratch {
     float *max;      /* [LK_ATTN_QUERIES] largest scaled score */
     float *sum;      /* [LK_ATTN_QUERIES] of exponentials */
     float *mean; /* [LK_ATTN_QUERIES] weight of the rows whose mean is stored apart (V's latents) */
-    float *dropped; /* [LK_ATTN_QUERIES] weight of the rows that were left out */
 };
 
 struct lk_attn_item {
@@ -97,7 +96,7 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
                             int *n);
 
 /* The partial of (range, query q of a KV head): d_head floats of acc, n_latent floats of V's
- * latents, then max, sum, and the sum over rows that were left out. n_latent: lk_attn_v_rank. */
+ * latents, then max and sum. n_latent: lk_attn_v_rank. */
 float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q);
 
 #endif

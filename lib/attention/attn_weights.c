@@ -21,7 +21,7 @@ static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, in
         *max = fmaxf(*max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
     for (int r = 0; r < n_range; r++) {
         const float *partial = lk_attn_partial_of(attn, n_latent, r, head_kv, q);
-        *sum += expf(partial[n] - *max) * (partial[n + 1] + partial[n + 2]);
+        *sum += expf(partial[n] - *max) * partial[n + 1];
     }
     int group = attn->n_head / attn->n_head_kv;
     lk_attn_add_sink(attn, head_kv * group + q % group, max, sum);

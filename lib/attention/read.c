@@ -18,7 +18,8 @@ enum { BATCH = LK_ATTN_CHUNK / LK_LANDMARK_ROWS }; /* at most this many units ar
 
 static size_t floats_of(size_t n_float, size_t n_byte) { return n_float + (n_byte + 3) / 4; }
 
-int lk_read_unit_rows(const struct lk_recipe *recipe) {
+/* Rows of a unit of a recipe: a recipe has either chunks with landmarks or tiles. */
+static int rows_of_units(const struct lk_recipe *recipe) {
     bool landmarks = false;
     for (int i = 0; i < recipe->n_level; i++) landmarks |= recipe->level[i].k.landmarks;
     for (int i = 0; i < recipe->n_override; i++) landmarks |= recipe->override[i].k.landmarks;
@@ -26,7 +27,10 @@ int lk_read_unit_rows(const struct lk_recipe *recipe) {
 }
 
 /* score, share and chosen; for chunks also distance, outlier and rows. */
-size_t lk_read_floats(int unit_rows, int64_t n_ctx, int n_head, int n_head_kv, int d_head) {
+size_t lk_read_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head, int n_head_kv,
+                      int d_head) {
+    if (!(recipe->read > 0)) return 0;
+    int unit_rows = rows_of_units(recipe);
     size_t n_unit = (size_t)(n_ctx / unit_rows + 1), n = (n_head + 1) * n_unit;
     if (unit_rows == LK_TILE) return floats_of(n, n_head_kv * n_unit);
     return floats_of(n + n_head_kv * n_unit, (n_head_kv + 1) * n_unit) +
@@ -37,7 +41,7 @@ static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_
     const struct lk_attn *attn = item->attn;
     size_t n = (size_t)read->n_unit, n_head_kv = item->n_head_kv;
     bool chunks = read->n_zone && read->zone[0].unit_rows == LK_LANDMARK_ROWS;
-    read->score = attn->rule_scratch + attn->rule_floats.shared + ith * attn->rule_floats.thread;
+    read->score = attn->read_scratch + ith * attn->read_floats;
     read->share = read->score + item->n_q * n;
     read->distance = read->share + n;
     float *bytes = read->distance + (chunks ? n_head_kv * n : 0);

@@ -58,11 +58,10 @@ struct lk_read {
     uint16_t *rows;   /* chosen chunks of K and of V, LK_ATTN_CHUNK rows each */
 };
 
-/* Rows of a unit of a recipe: a recipe has either chunks with landmarks or tiles. */
-int lk_read_unit_rows(const struct lk_recipe *recipe);
-
-/* Floats of scratch per thread (struct lk_attn) for contexts of up to n_ctx tokens. */
-size_t lk_read_floats(int unit_rows, int64_t n_ctx, int n_head, int n_head_kv, int d_head);
+/* Floats of scratch per thread (struct lk_attn) for contexts of up to n_ctx tokens; 0 if the recipe
+ * reads everything. */
+size_t lk_read_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head, int n_head_kv,
+                      int d_head);
 
 /* Whether the call is to read a share of its tiles. */
 bool lk_read_applies(const struct lk_attn *attn);

@@ -2,6 +2,7 @@
 #include "engine/pass.h"
 
 #include "attention/latents.h"
+#include "attention/read.h"
 #include "engine/recurrent_nodes.h"
 #include "engine/session_state.h"
 
@@ -62,14 +63,11 @@ size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok
     return full > swa ? full : swa;
 }
 
-struct lk_rule_floats lk_pass_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                                          const struct lk_hparams *hp) {
-    struct lk_rule_floats full =
-                              lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
-                          swa = lk_rule_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa,
-                                               hp->d_head_swa);
-    return (struct lk_rule_floats){full.shared > swa.shared ? full.shared : swa.shared,
-                                   full.thread > swa.thread ? full.thread : swa.thread};
+size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
+                           const struct lk_hparams *hp) {
+    size_t full = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
+           swa = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa, hp->d_head_swa);
+    return full > swa ? full : swa;
 }
 
 void lk_pass_free(struct lk_pass *pass) {
@@ -198,12 +196,11 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     if (sinks) attn.sink = sinks->data;
     attn.n_tok = seq->n_tok;
     attn.thread_offset = (int)i;
-    if (!seq->source[LK_V]) attn.skip_v = seq->session->recipe->skip_v;
     if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
     attn.read_outliers = seq->session->recipe->read_outliers;
-    attn.rule_scratch = seq->session->rule_scratch;
-    attn.rule_floats = seq->session->rule_floats;
-    if (attn.skip_v > 0 || attn.read > 0) attn.skipped = seq->session->skipped;
+    attn.read_scratch = seq->session->read_scratch;
+    attn.read_floats = seq->session->read_floats;
+    if (attn.read > 0) attn.read_count = seq->session->read_count;
     attn.partial += seq->partial;
     if (q) attn.q = row_queries(&attn, q, seq->row);
     if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
@@ -258,17 +255,6 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
             watch->on_attention(watch->user, job->index, &attn);
         lk_attn_items(&attn, ith, nth);
         if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
-    }
-}
-
-/* src: the node to wait for. Completes the items of recipes that leave out tiles of V. */
-static void values_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    struct lk_layer_job *job = userdata;
-    (void)dst;
-    for (size_t i = 0; i < job->pass->n_seq; i++) {
-        if (job->pass->seq[i].failed) continue;
-        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
-        lk_attn_add_values(&attn, ith, nth);
     }
 }
 
@@ -390,14 +376,6 @@ static bool pass_needs_scores(const struct lk_pass *pass) {
     return false;
 }
 
-/* True if the recipe of any sequence may leave out tiles of V. */
-static bool pass_skips(const struct lk_pass *pass) {
-    for (size_t i = 0; i < pass->n_seq; i++)
-        if (pass->seq[i].session->recipe->skip_v > 0 && pass->seq[i].n_tok <= LK_DECODE_TOKENS)
-            return true;
-    return false;
-}
-
 /* True if ranks divide the rows of a layer, of any sequence. */
 static bool layer_is_divided(const struct lk_layer_job *job) {
     for (size_t i = 0; i < job->pass->n_seq; i++)
@@ -419,7 +397,6 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
     int64_t n_attn = (int64_t)job->pass->attn.n_head * job->heads.d, n_tok = pre->q->ne[2];
     struct ggml_tensor *queries[] = {pre->q, ready};
     struct ggml_tensor *partial = lk_graph_effect(ctx, attend_node, queries, 2, job);
-    if (pass_skips(job->pass)) partial = lk_graph_effect(ctx, values_node, &partial, 1, job);
     struct ggml_tensor *weights[] = {partial, pre->q};
     if (job->stores && pass_needs_scores(job->pass))
         partial = lk_graph_effect(ctx, score_node, weights, 2, job);
@@ -461,10 +438,9 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         n_layer = last ? net->hp.n_layer : stages->first[stages->own + 1];
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (status != LK_OK) return status;
-    bool needs_scores = pass_needs_scores(pass), skips = pass_skips(pass),
-         divided = pass_is_divided(pass);
+    bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
-        g->skips == skips && g->divided == divided)
+        g->divided == divided)
         return LK_OK;
     status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status != LK_OK) return status;
@@ -506,7 +482,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->n_tok = n_row;
     g->n_out = n_out;
     g->needs_scores = needs_scores;
-    g->skips = skips;
     g->divided = divided;
     return LK_OK;
 }

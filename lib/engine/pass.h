@@ -106,9 +106,9 @@ struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer);
  * latents of V. */
 size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread);
 
-/* lk_rule_floats for the widest heads of the model. */
-struct lk_rule_floats lk_pass_rule_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                                          const struct lk_hparams *hp);
+/* lk_read_floats for the widest heads of the model. */
+size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
+                           const struct lk_hparams *hp);
 
 /* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
 lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);

@@ -58,8 +58,7 @@ static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
     if (shape.shard.n_rank > 1) /* joined partials of this rank, gathered ones of all */
         attn += sizeof(float) * LK_EVAL_MAX * hp->n_head * (1 + (uint64_t)shape.shard.n_rank) *
                 lk_attn_joined_floats(hp->d_head, needs.width.latent);
-    struct lk_rule_floats rule = lk_pass_rule_floats(recipe, n_ctx, hp);
-    attn += sizeof(float) * (rule.shared + model->n_thread * rule.thread);
+    attn += sizeof(float) * lk_pass_read_floats(recipe, n_ctx, hp) * model->n_thread;
     uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
     int32_t d_query = lk_hparams_d_query(hp);
     if (hp->d_head_swa > d_query) d_query = hp->d_head_swa;

@@ -10,8 +10,8 @@
 
 /* ---- creation ---- */
 
-static size_t rule_scratch_bytes(const struct lk_session *s) {
-    return (s->rule_floats.shared + s->model->n_thread * s->rule_floats.thread) * sizeof(float);
+static size_t read_scratch_bytes(const struct lk_session *s) {
+    return s->model->n_thread * s->read_floats * sizeof(float);
 }
 
 static lk_status set_n_ctx(struct lk_session *s, lk_err *err) {
@@ -65,12 +65,13 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     if (n_state > 0 && !s->recurrent)
         return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
     s->width = lk_cache_max_widths(s->cache);
-    if (s->recipe->skip_v > 0 || s->recipe->read > 0) {
+    if (s->recipe->read > 0) {
         const struct lk_hparams *hp = &s->model->net->hp;
-        s->rule_floats = lk_pass_rule_floats(s->recipe, s->opts.n_ctx, hp);
-        s->rule_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, rule_scratch_bytes(s));
-        s->skipped = lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->skipped);
-        if (!s->rule_scratch || !s->skipped)
+        s->read_floats = lk_pass_read_floats(s->recipe, s->opts.n_ctx, hp);
+        s->read_scratch = lk_alloc(&s->ledger, LK_FOR_SCRATCH, read_scratch_bytes(s));
+        s->read_count =
+            lk_alloc(&s->ledger, LK_FOR_OTHER, s->model->n_thread * sizeof *s->read_count);
+        if (!s->read_scratch || !s->read_count)
             return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
@@ -153,8 +154,8 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
-    lk_release(&s->ledger, LK_FOR_SCRATCH, s->rule_scratch, rule_scratch_bytes(s));
-    lk_release(&s->ledger, LK_FOR_OTHER, s->skipped, s->model->n_thread * sizeof *s->skipped);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, s->read_scratch, read_scratch_bytes(s));
+    lk_release(&s->ledger, LK_FOR_OTHER, s->read_count, s->model->n_thread * sizeof *s->read_count);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
     if (led) lk_cluster_done(cluster);
 }

@@ -3,7 +3,7 @@
 
 size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why) {
     size_t left = (size_t)s->opts.n_ctx - s->n_tok;
-    bool leaves_out = s->recipe->skip_v > 0 || s->recipe->read > 0;
+    bool leaves_out = s->recipe->read > 0;
     if (why) *why = lk_cache_refuses_drafts(s->cache);
     if (n_tok > left) n_tok = left;
     if (leaves_out && n_tok > LK_DECODE_TOKENS) n_tok = LK_DECODE_TOKENS;

@@ -29,10 +29,11 @@ struct lk_session {
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
     float *recurrent; /* states of recurrent layers (recurrent.h); NULL: there are none */
     struct lk_recurrent_drafts drafts; /* for going back within a pass of drafts */
-    float *rule_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
-    struct lk_rule_floats rule_floats;
-    struct lk_skip_count *skipped; /* [threads of the model]; NULL if the recipe reads everything */
-    struct lk_pass pass;           /* for evaluating this session alone; a lk_batch has its own */
+    float *read_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
+    size_t read_floats;
+    struct lk_read_count
+        *read_count;     /* [threads of the model]; NULL if the recipe reads everything */
+    struct lk_pass pass; /* for evaluating this session alone; a lk_batch has its own */
     struct lk_watch watch;
     int32_t *tok; /* [n_tok] tokens that the cache stands for, room for n_ctx */
     size_t n_tok;

@@ -22,18 +22,12 @@ static uint64_t sidecar_bytes(const lk_session *s) {
     return own + lk_model_sidecar_bytes(s->model, s->recipe, shared);
 }
 
-/* What 'skip v' left unread, of all threads. */
-static void count_skipped(const lk_session *s, lk_session_stats *stats) {
-    int64_t n_query = 0;
-    for (int i = 0; s->skipped && i < s->model->n_thread; i++) {
-        const struct lk_skip_count *count = &s->skipped[i];
-        stats->tiles += (uint64_t)count->n_tile;
-        stats->tiles_read += (uint64_t)count->n_tile_read;
-        stats->skipped_mean += count->dropped;
-        if (count->max_dropped > stats->skipped_max) stats->skipped_max = count->max_dropped;
-        n_query += count->n_query;
+/* What 'read N%' read, of all threads. */
+static void count_tiles(const lk_session *s, lk_session_stats *stats) {
+    for (int i = 0; s->read_count && i < s->model->n_thread; i++) {
+        stats->tiles += (uint64_t)s->read_count[i].n_tile;
+        stats->tiles_read += (uint64_t)s->read_count[i].n_tile_read;
     }
-    if (n_query > 0) stats->skipped_mean /= (double)n_query;
 }
 
 /* The stats of this rank. */
@@ -53,7 +47,7 @@ static lk_session_stats own_stats(const lk_session *s) {
                               .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};
-    count_skipped(s, &stats);
+    count_tiles(s, &stats);
     return stats;
 }
 

@@ -70,7 +70,6 @@ const struct lk_kernels lk_kernels_avx2 = {.name = "avx2",
                                            .accumulate = accumulate_avx2,
                                            .max = lk_avx2_max,
                                            .exp_sum = lk_avx2_exp_sum,
-                                           .exp_tiles = lk_avx2_exp_tiles,
                                            .combine_queries = lk_avx2_combine_queries,
                                            LK_AVX2_SHARED_KERNELS};
 
@@ -80,6 +79,5 @@ const struct lk_kernels lk_kernels_avxvnni = {.name = "avxvnni",
                                               .accumulate = accumulate_avxvnni,
                                               .max = lk_avx2_max,
                                               .exp_sum = lk_avx2_exp_sum,
-                                              .exp_tiles = lk_avx2_exp_tiles,
                                               .combine_queries = lk_avx2_combine_queries,
                                               LK_AVX2_SHARED_KERNELS};

@@ -14,9 +14,6 @@ extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
 
 float lk_avx2_max(const float *s, int n);
 float lk_avx2_exp_sum(float *s, int n, float scale, float max);
-void lk_avx2_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                       float *sum);
-void lk_avx2_scale_tile(const uint16_t *w, float scale, float *out);
 void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
                         float *s, size_t stride);
 void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,
@@ -40,7 +37,7 @@ enum { LK_AVX2_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of the tables of AVX2 */
     .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
     .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets,                          \
     .delta_step = lk_avx2_delta_step, .scan_step = lk_avx2_scan_step,                              \
-    .score_tiles = lk_avx2_score_tiles, .scale_tile = lk_avx2_scale_tile
+    .score_tiles = lk_avx2_score_tiles
 
 /* avx2_score_tiles.c, as in struct lk_kernels */
 void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,

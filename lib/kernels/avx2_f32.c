@@ -72,45 +72,6 @@ float lk_avx2_exp_sum(float *s, int n, float scale, float max) {
     return hsum_f32x8(sum);
 }
 
-void lk_avx2_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                       float *sum) {
-    const __m256 factor = _mm256_set1_ps(scale * lk_log2e);
-    for (int t = 0; t < n_tile; t += 8) {
-        __m256 x[8];
-        int n = n_tile - t < 8 ? n_tile - t : 8;
-        for (int i = 0; i < 8; i++) { /* beyond the last tile: that tile again */
-            const float *tile = s + (i < n ? i : n - 1) * LK_TILE;
-            x[i] = _mm256_max_ps(
-                _mm256_max_ps(_mm256_loadu_ps(tile), _mm256_loadu_ps(tile + 8)),
-                _mm256_max_ps(_mm256_loadu_ps(tile + 16), _mm256_loadu_ps(tile + 24)));
-        }
-        float most[8];
-        _mm256_storeu_ps(most, _mm256_max_ps(_mm256_mul_ps(lane_maxima(x), _mm256_set1_ps(scale)),
-                                             _mm256_set1_ps(lk_exp_least)));
-        for (int i = 0; i < n; i++) {
-            const __m256 shift = _mm256_set1_ps(most[i] * lk_log2e);
-            max[t + i] = most[i];
-            x[i] = _mm256_setzero_ps();
-            LK_UNROLL
-            for (int k = 0; k < LK_TILE / 8; k++, s += 8, w += 8) {
-                __m256 y = exp2_f32x8(_mm256_fmsub_ps(_mm256_loadu_ps(s), factor, shift));
-                _mm_storeu_si128((__m128i *)w, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
-                x[i] = _mm256_add_ps(x[i], y);
-            }
-        }
-        _mm256_maskstore_ps(sum + t, lane_mask(n), lane_sums(x));
-    }
-}
-
-void lk_avx2_scale_tile(const uint16_t *w, float scale, float *out) {
-    const __m256 factor = _mm256_set1_ps(scale);
-    LK_UNROLL
-    for (int i = 0; i < LK_TILE; i += 8) {
-        __m256 x = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + i)));
-        _mm256_storeu_ps(out + i, _mm256_mul_ps(x, factor));
-    }
-}
-
 void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
                         float *s, size_t stride) {
     lk_vec8_score_rope(keys, q, q_stride, n_q, s, stride);

@@ -191,45 +191,11 @@ static inline __m128 lane_sums(const __m512 x[4]) {
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                      float *sum) {
-    const __m512 factor = _mm512_set1_ps(scale * lk_log2e);
-    for (int t = 0; t < n_tile; t += 4, s += 4 * LK_TILE, w += 4 * LK_TILE) {
-        int n = n_tile - t < 4 ? n_tile - t : 4;
-        __m512 x[4][2], part[4];
-        LK_UNROLL
-        for (int i = 0; i < 4; i++) { /* beyond the last tile: the first */
-            const float *tile = s + (i < n ? i : 0) * LK_TILE;
-            x[i][0] = _mm512_loadu_ps(tile);
-            x[i][1] = _mm512_loadu_ps(tile + 16);
-            part[i] = _mm512_max_ps(x[i][0], x[i][1]);
-        }
-        __m128 most = _mm_max_ps(_mm_mul_ps(hmax_f32x16_x4(part), _mm_set1_ps(scale)),
-                                 _mm_set1_ps(lk_exp_least)),
-               shift = _mm_mul_ps(most, _mm_set1_ps(lk_log2e));
-        LK_UNROLL
-        for (int i = 0; i < 4; i++) {
-            __m512 each = _mm512_broadcastss_ps(_mm_permutevar_ps(shift, _mm_set1_epi32(i)));
-            x[i][0] = exp2_f32x16(_mm512_fmsub_ps(x[i][0], factor, each));
-            x[i][1] = exp2_f32x16(_mm512_fmsub_ps(x[i][1], factor, each));
-            part[i] = _mm512_add_ps(x[i][0], x[i][1]);
-            if (i >= n) continue;
-            _mm256_storeu_si256((__m256i *)(w + i * LK_TILE),
-                                _mm512_cvtps_ph(x[i][0], _MM_FROUND_TO_NEAREST_INT));
-            _mm256_storeu_si256((__m256i *)(w + i * LK_TILE + 16),
-                                _mm512_cvtps_ph(x[i][1], _MM_FROUND_TO_NEAREST_INT));
-        }
-        __mmask8 inside = (__mmask8)lane_mask(n);
-        _mm_mask_storeu_ps(max + t, inside, most);
-        _mm_mask_storeu_ps(sum + t, inside, lane_sums(part));
-    }
-}
-
 /* ---- tables ---- */
 
 #define SHARED_KERNELS                                                                             \
     .max_bits_q8 = LK_AVX512_MAX_BITS_Q8, .max = max_f32, .exp_sum = exp_sum,                      \
-    .exp_tiles = exp_tiles, .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
+    .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {
     .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};

@@ -91,8 +91,6 @@ static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) {
 
 enum { LK_MAX_KERNEL_CHUNK = 512, LK_MAX_COMBINE = 512 };
 
-static const float lk_exp_least = -1e30f; /* see exp_tiles */
-
 struct lk_kernels {
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
 
@@ -152,15 +150,6 @@ struct lk_kernels {
 
     /* s[i] = exp(scale * s[i] - max) for i < n. Returns the sum of the results. */
     float (*exp_sum)(float *s, int n, float scale, float max);
-
-    /* Weights of n_tile tiles of LK_TILE scores, scale > 0. max[t] = scale times tile t's largest
-     * score, but at least lk_exp_least. w[i] = exp(scale * s[i] - max[t]) for the scores of tile t,
-     * in f16, and sum[t] is their sum before rounding. Scores may be -INFINITY; their weights are
-     * 0. */
-    void (*exp_tiles)(const float *s, int n_tile, float scale, uint16_t *w, float *max, float *sum);
-
-    /* out[i] = scale * w[i] for i < LK_TILE: weights of exp_tiles in floats. */
-    void (*scale_tile)(const uint16_t *w, float scale, float *out);
 
     /* One layer of an MLP: y[o] = gelu(sum over i < n_in of x[i] w[i][o]), w [n_in][n_out] in f16,
      * x [n_in], y [n_out]; y must not overlap x.

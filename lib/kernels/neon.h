@@ -24,9 +24,6 @@ extern const struct lk_kernels lk_kernels_neon;
 
 float lk_neon_max(const float *s, int n);
 float lk_neon_exp_sum(float *s, int n, float scale, float max);
-void lk_neon_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                       float *sum);
-void lk_neon_scale_tile(const uint16_t *w, float scale, float *out);
 void lk_neon_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
                          const float *spread, float *s, size_t stride); /* neon_score_tiles.c */
 void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,

@@ -43,23 +43,6 @@ float lk_neon_exp_sum(float *s, int n, float scale, float max) {
     return total;
 }
 
-void lk_neon_exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                       float *sum) {
-    for (int t = 0; t < n_tile; t++, s += LK_TILE, w += LK_TILE) {
-        float x[LK_TILE];
-        max[t] = fmaxf(scale * lk_neon_max(s, LK_TILE), lk_exp_least);
-        memcpy(x, s, sizeof x);
-        sum[t] = lk_neon_exp_sum(x, LK_TILE, scale, max[t]);
-        for (int i = 0; i < LK_TILE; i += 4)
-            vst1_u16(w + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
-    }
-}
-
-void lk_neon_scale_tile(const uint16_t *w, float scale, float *out) {
-    for (int i = 0; i < LK_TILE; i += 4)
-        vst1q_f32(out + i, vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(w + i))), scale));
-}
-
 void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
                         float *s, size_t stride) {
     lk_vec8_score_rope(keys, q, q_stride, n_q, s, stride);

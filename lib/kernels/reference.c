@@ -96,21 +96,6 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return (float)sum;
 }
 
-static void exp_tiles(const float *s, int n_tile, float scale, uint16_t *w, float *max,
-                      float *sum) {
-    for (int t = 0; t < n_tile; t++, s += LK_TILE, w += LK_TILE) {
-        float x[LK_TILE];
-        max[t] = fmaxf(scale * max_f32(s, LK_TILE), lk_exp_least);
-        memcpy(x, s, sizeof x);
-        sum[t] = exp_sum(x, LK_TILE, scale, max[t]);
-        for (int i = 0; i < LK_TILE; i++) w[i] = lk_f32_to_f16(x[i]);
-    }
-}
-
-static void scale_tile(const uint16_t *w, float scale, float *out) {
-    for (int i = 0; i < LK_TILE; i++) out[i] = scale * lk_f16_to_f32(w[i]);
-}
-
 static double key_at(const struct lk_rope_keys *keys, int c, int t) {
     return keys->k[c * LK_TILE + t] + (keys->mean ? (double)keys->mean[c] : 0);
 }
@@ -211,8 +196,6 @@ const struct lk_kernels lk_kernels_reference = {.name = "reference",
                                                 .decode = lk_codec_decode,
                                                 .max = max_f32,
                                                 .exp_sum = exp_sum,
-                                                .exp_tiles = exp_tiles,
-                                                .scale_tile = scale_tile,
                                                 .gelu_layer = gelu_layer,
                                                 .delta_step = delta_step,
                                                 .scan_step = scan_step,

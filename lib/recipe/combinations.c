@@ -41,7 +41,7 @@ static const char softcap[] =
 static const char latents[] = "this model has latents already (MLA); use a codec without 'latent'";
 static const char both_sides[] =
     "this model's latents are keys and values at once (MLA), so its tiles are not read apart; "
-    "remove 'skip', 'read' and 'landmarks' from the recipe";
+    "remove 'read' and 'landmarks' from the recipe";
 static const char no_states[] =
     "this model's latents are keys and values at once (MLA), which 'absorb' does not know; remove "
     "'absorb' from the recipe";
@@ -52,8 +52,8 @@ static const char two_heads[] = "this model has heads of two sizes, but the stat
                                 "from the recipe";
 
 static const char ranks_tiles[] =
-    "several ranks hold rows of the cache, and 'skip' and 'read' choose among all of them; use a "
-    "recipe without them, or one process";
+    "several ranks hold rows of the cache, and 'read' chooses among all of them; use a recipe "
+    "without it, or one process";
 
 static const char stages_states[] =
     "several stages do not divide the states of 'absorb'; remove 'absorb' from the recipe, or use "
@@ -96,9 +96,6 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_TWO_HEADS, 0, no_bases},
     {LK_FEATURE_LESS, LK_FEATURE_TWO_HEADS, 0, two_heads},
     {LK_FEATURE_PERFORMER, LK_FEATURE_TWO_HEADS, 0, two_heads},
-    {LK_FEATURE_SKIP, LK_FEATURE_READ, 0,
-     "'read' chooses tiles of K and V before scores are known, and 'skip' by scores: use one of "
-     "them"},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_INT8, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_ROT, 0, chunks},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_KIVI, 0, chunks},
@@ -112,14 +109,11 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LANDMARKS, LK_FEATURE_RANDOM, 0, in_place},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_H2O, 0, in_place},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_TOVA, 0, in_place},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_SKIP, 0,
-     "only 'read N%' uses landmarks, and 'skip' leaves out other rows: use one of them"},
     {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
      "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
      "remove 'read' from the recipe"},
     {LK_FEATURE_LATENT, LK_FEATURE_SHARED, 0, latents},
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_SHARED, 0, latents},
-    {LK_FEATURE_SKIP, LK_FEATURE_SHARED, 0, both_sides},
     {LK_FEATURE_READ, LK_FEATURE_SHARED, 0, both_sides},
     {LK_FEATURE_LANDMARKS, LK_FEATURE_SHARED, 0, both_sides},
     {LK_FEATURE_LESS, LK_FEATURE_SHARED, 0, no_states},
@@ -129,7 +123,6 @@ static const struct lk_combination_rule rules[] = {
      "recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
-    {LK_FEATURE_SKIP, LK_FEATURE_RANKS, 0, ranks_tiles},
     {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
     {LK_FEATURE_LESS, LK_FEATURE_STAGES, 0, stages_states},
     {LK_FEATURE_PERFORMER, LK_FEATURE_STAGES, 0, stages_states},
@@ -173,7 +166,6 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_LESS] = "absorb less",
         [LK_FEATURE_PERFORMER] = "absorb performer",
         [LK_FEATURE_EAGER] = "eager",
-        [LK_FEATURE_SKIP] = "skip v",
         [LK_FEATURE_READ] = "read N%",
         [LK_FEATURE_SLIDING] = "sliding windows",
         [LK_FEATURE_LEARNED] = "learned positions",
@@ -289,7 +281,6 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
     if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
     if (*f & BIT(EAGER)) n += (size_t)snprintf(buf + n, cap - n, "; eager");
-    if (*f & BIT(SKIP)) n += (size_t)snprintf(buf + n, cap - n, "; skip v 0.1");
     if (*f & BIT(READ)) snprintf(buf + n, cap - n, "; read 25%%");
 }
 

@@ -40,7 +40,6 @@ enum lk_feature {
     LK_FEATURE_LESS,
     LK_FEATURE_PERFORMER,
     LK_FEATURE_EAGER,
-    LK_FEATURE_SKIP, /* of tiles of V */
     LK_FEATURE_READ, /* a share of the tiles */
     /* of the model */
     LK_FEATURE_SLIDING,

@@ -24,7 +24,7 @@ struct parser {
 };
 
 static const char range_names[] =
-    "sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager or skip";
+    "sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager or read";
 
 static bool names_range(const char *word) {
     static const char *const name[] = {"sink",   "body",     "keep",   "all",  "recent",
@@ -265,26 +265,6 @@ static lk_status read_absorb(struct parser *p, size_t at) {
     return LK_OK;
 }
 
-/* 'v' SHARE. `at`: of 'skip', which is already consumed. */
-static lk_status read_skip(struct parser *p, size_t at) {
-    char word[LK_WORD_MAX];
-    int64_t thousandths;
-    if (p->recipe->skip_v > 0)
-        return lk_scan_fail(&p->scan, at, false, "there is already a 'skip'");
-    lk_scan_peek(&p->scan, word);
-    if (strcmp(word, "v") != 0) return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'v'");
-    lk_scan_word(&p->scan, word);
-    size_t share_at = lk_scan_next(&p->scan);
-    if (!lk_scan_number(&p->scan, &thousandths))
-        return lk_scan_fail(&p->scan, share_at, true, "expected a share of attention");
-    if (thousandths < 1 || thousandths > 1000)
-        return lk_scan_fail(&p->scan, share_at, false,
-                            "expected a share of attention from 0.001 to 1");
-    p->recipe->skip_v = (float)thousandths / 1000;
-    p->at.skip = at;
-    return LK_OK;
-}
-
 /* N '%' [ 'outliers' M ]. `at`: of 'read', which is already consumed. */
 static lk_status read_share(struct parser *p, size_t at) {
     int64_t thousandths;
@@ -332,10 +312,6 @@ static lk_status read_part(struct parser *p) {
         r->eager = true;
         p->at.eager = at;
         return LK_OK;
-    }
-    if (strcmp(word, "skip") == 0) {
-        lk_scan_word(&p->scan, word);
-        return read_skip(p, at);
     }
     if (strcmp(word, "read") == 0) {
         lk_scan_word(&p->scan, word);

@@ -20,10 +20,6 @@
  *                                   prompt attends to exact rows, and the newest rows stay exact.
  *                                   In layers whose body has a limit, rows are projected before and
  *                                   encoded after attention, which the policy needs
- *             | 'skip' 'v' SHARE    (without codecs) decoding does not read a tile of V if each of
- *                                   up to four query heads gives it less than SHARE divided by the
- *                                   number of tiles, 0 < SHARE <= 1. All that is not read gets less
- *                                   than SHARE of a head's attention (attention/skip.h)
  *             | 'read' N '%' [ 'outliers' M ]     (without codecs) decoding reads the N per cent of
  *                                   the tiles, or of the chunks with landmarks, that promise the
  *                                   most attention, and the M chunks that their landmarks describe
@@ -133,10 +129,9 @@ struct lk_recipe {
     struct lk_override override[LK_MAX_OVERRIDE];
     /* Evicted rows are passed to lk_evict_hook (cache/evict.h), even if the body keeps no rows. */
     enum lk_absorb_kind absorbs;
-    bool eager;   /* rows age before the pass that they arrive in attends, and are latents from the
+    bool eager; /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
-    float skip_v; /* share of attention (attention/skip.h); 0: all of V is read */
-    float read;   /* share of the tiles or chunks (attention/read.h); 0: all are read */
+    float read; /* share of the tiles or chunks (attention/read.h); 0: all are read */
     int read_outliers; /* chunks that are always read */
 };
 

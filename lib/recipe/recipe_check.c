@@ -278,7 +278,6 @@ static struct found find_features(const struct lk_recipe *recipe,
                     recipe->absorbs == LK_ABSORB_LESS ? LK_FEATURE_LESS : LK_FEATURE_PERFORMER,
                     at->absorb);
     if (recipe->eager) add_feature(&found, LK_FEATURE_EAGER, at->eager);
-    if (recipe->skip_v > 0) add_feature(&found, LK_FEATURE_SKIP, at->skip);
     if (recipe->read > 0) add_feature(&found, LK_FEATURE_READ, at->read);
     return found;
 }

@@ -69,13 +69,7 @@ void add_cache_rows(const lk_session *session, struct table *table) {
     if (s.tiles) {
         table_cell(table, "tiles read");
         table_cell(table, "%.0f%%", 100.0 * (double)s.tiles_read / (double)s.tiles);
-        if (s.skipped_max > 0)
-            table_cell(
-                table,
-                "of the tiles that may be left out; skipped attention %.2g%%, at most %.2g%%",
-                100 * s.skipped_mean, 100 * s.skipped_max);
-        else
-            table_cell(table, "of the tiles that may be left out");
+        table_cell(table, "of the tiles that may be left out");
     }
     table_cell(table, "scratch");
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
@@ -157,7 +151,7 @@ void print_cache_levels(const lk_session *session, FILE *file) {
 
 json_t *cache_json(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I s:o s:o}", "n_tok",
+    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I}", "n_tok",
                      (json_int_t)s.n_tok, "code_bytes", (json_int_t)s.code_bytes, "scale_bytes",
                      (json_int_t)s.scale_bytes, "exact_bytes", (json_int_t)s.exact_bytes,
                      "padding_bytes", (json_int_t)s.padding_bytes, "state_bytes",
@@ -166,8 +160,7 @@ json_t *cache_json(const lk_session *session) {
                      (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(),
                      "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
                      json_number(s.bytes_per_token), "tiles", (json_int_t)s.tiles, "tiles_read",
-                     (json_int_t)s.tiles_read, "skipped_mean", json_number(s.skipped_mean),
-                     "skipped_max", json_number(s.skipped_max));
+                     (json_int_t)s.tiles_read);
 }
 
 json_t *cache_levels_json(const lk_session *session) {

@@ -90,7 +90,6 @@ static int list_presets(void) {
           "                      POLICY', or 'none'; 'layers LIST recent': for that level\n"
           "  heads LIST          other bits for some KV heads; 'layers LIST heads LIST'\n"
           "  eager               rows are projected and encoded before any query attends\n"
-          "  skip v SHARE        tiles of V that get little attention are not read\n"
           "  read N%             decoding reads the N% of tiles that promise most attention;\n"
           "                      with f16(landmarks), of chunks; 'outliers M': M more of them\n"
           "Codecs\n"

@@ -55,11 +55,6 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
          {"`eager`",
           "Without codecs. Rows are projected and encoded before any query attends to them, those "
           "of a prompt too. Without it, a prompt attends to exact rows and is encoded afterwards."},
-         {"`skip v SHARE`",
-          "Without codecs. Decoding does not read a tile of 32 rows of V if up to four query heads "
-          "all give it less than SHARE of their attention divided by the number of tiles. What is "
-          "not read gets less than SHARE of a head's attention in total; SHARE is from 0.001 to 1, "
-          "for example 0.1. Prompts read everything. `--stats` shows what was read."},
          {"`read N%`",
           "Without codecs. Decoding reads only the N per cent of the tiles (32 rows of K and V) "
           "whose keys promise the most attention, by their mean and deviation: faster at long "

@@ -258,10 +258,10 @@ static void test_threads(void **state) {
         open_with_rows(&w, recipes[i], &r);
         size_t n = (size_t)n_head(&w) * D;
         float *one = malloc(n * sizeof *one), *other = malloc(n * sizeof *one);
-        struct lk_skip_count first = attend(&w, lk_kernels_choose(NULL), w.n_row, 1, 1, one);
+        struct lk_read_count first = attend(&w, lk_kernels_choose(NULL), w.n_row, 1, 1, one);
         assert_true(first.n_tile_read > 0 && first.n_tile_read < first.n_tile / 4);
         for (int n_thread = 2; n_thread <= MAX_THREADS; n_thread++) {
-            struct lk_skip_count count =
+            struct lk_read_count count =
                 attend(&w, lk_kernels_choose(NULL), w.n_row, 1, n_thread, other);
             assert_int_equal(count.n_tile_read, first.n_tile_read);
             assert_int_equal(count.n_tile, first.n_tile);
@@ -285,7 +285,7 @@ static void test_everything_is_read(void **state) {
             float *whole = malloc(n * sizeof *whole), *out = malloc(n * sizeof *out);
             attend(&w, lk_kernels_choose(NULL), w.n_row, n_tok, 1, whole);
             w.read = n_tok == 1 ? 1 : 0.01f;
-            struct lk_skip_count count =
+            struct lk_read_count count =
                 attend(&w, lk_kernels_choose(NULL), w.n_row, n_tok, 2, out);
             assert_int_equal(count.n_tile_read, count.n_tile);
             assert_true(n_tok > 1 || count.n_tile > 40);

@@ -22,7 +22,7 @@ static const float score_scale = 0.5f;
 
 struct world {
     int n_head_kv, group, n_row, n_swa;
-    float skip_v, read; /* the rules; 0: none */
+    float read; /* share of the tiles; 0: all */
     int read_outliers;
     float *k, *v; /* [n_row][n_head_kv][D] */
     float *q;     /* [n_row][n_head][D] */
@@ -71,9 +71,9 @@ static inline void age(struct world *w) {
 
 /* Attention of n_tok tokens, whose rows end before row `end`. out [n_tok][n_head][D]. Returns the
  * counts of all threads. */
-static inline struct lk_skip_count attend(const struct world *w, const struct lk_kernels *kernels,
+static inline struct lk_read_count attend(const struct world *w, const struct lk_kernels *kernels,
                                           int end, int n_tok, int n_thread, float *out) {
-    struct lk_skip_count count[MAX_THREADS] = {0}, sum = {0};
+    struct lk_read_count count[MAX_THREADS] = {0}, sum = {0};
     struct lk_attn a = {.k = &w->cache->kv[0][LK_K],
                         .v = &w->cache->kv[0][LK_V],
                         .kernels = kernels,
@@ -83,32 +83,25 @@ static inline struct lk_skip_count attend(const struct world *w, const struct lk
                         .n_tok = n_tok,
                         .n_thread = n_thread,
                         .scale = score_scale,
-                        .skip_v = w->skip_v,
                         .read = w->read,
                         .read_outliers = w->read_outliers,
-                        .skipped = count,
+                        .read_count = count,
                         .q = w->q + (size_t)(end - n_tok) * n_head(w) * D,
                         .out = out};
     lk_recipe recipe = *w->recipe;
-    recipe.skip_v = w->skip_v;
     recipe.read = w->read;
-    a.rule_floats = lk_rule_floats(&recipe, w->n_row, a.n_head, a.n_head_kv, D);
-    a.rule_scratch =
-        malloc((a.rule_floats.shared + n_thread * a.rule_floats.thread) * sizeof(float));
+    a.read_floats = lk_read_floats(&recipe, w->n_row, a.n_head, a.n_head_kv, D);
+    a.read_scratch = malloc(n_thread * a.read_floats * sizeof(float));
     a.partial =
         malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, D, n_tok, n_thread) * sizeof(float));
     a.scratch = aligned_alloc(64, n_thread * lk_attn_scratch_floats(D) * sizeof(float));
     for (int i = 0; i < n_thread; i++) lk_attn_items(&a, i, n_thread);
-    for (int i = 0; i < n_thread; i++) lk_attn_add_values(&a, i, n_thread);
     for (int i = 0; i < n_thread; i++)
         lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), i, n_thread);
-    free(a.partial), free(a.scratch), free(a.rule_scratch);
+    free(a.partial), free(a.scratch), free(a.read_scratch);
     for (int i = 0; i < n_thread; i++) {
         sum.n_tile += count[i].n_tile;
         sum.n_tile_read += count[i].n_tile_read;
-        sum.n_query += count[i].n_query;
-        sum.dropped += count[i].dropped;
-        sum.max_dropped = fmax(sum.max_dropped, count[i].max_dropped);
     }
     return sum;
 }

@@ -16,10 +16,7 @@
 
 enum { CTX = 500, PROMPT = 331 };
 
-static const char *const refused[] = {"compressed",
-                                      "streaming",
-                                      "shadowkv",
-                                      "skip v 0.1; all: f16",
+static const char *const refused[] = {"compressed", "streaming", "shadowkv",
                                       "sink 4: f16; body: none; window 60: f16; absorb performer",
                                       "all: k=latent50% v=f16"};
 

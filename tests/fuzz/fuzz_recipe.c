@@ -34,7 +34,7 @@ static bool same_override(const struct lk_override *a, const struct lk_override 
 
 static bool same_recipe(const lk_recipe *a, const lk_recipe *b) {
     if (a->n_level != b->n_level || a->n_override != b->n_override || a->absorbs != b->absorbs ||
-        a->eager != b->eager || a->skip_v != b->skip_v || a->read != b->read)
+        a->eager != b->eager || a->read != b->read)
         return false;
     for (int i = 0; i < a->n_level; i++)
         if (!same_level(&a->level[i], &b->level[i])) return false;

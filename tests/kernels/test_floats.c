@@ -33,42 +33,6 @@ static void softmax_parts(void **state) {
     }
 }
 
-/* Scores of some rows, and of all rows of some tiles, are -INFINITY. Nothing is read or written
- * beyond the tiles, nor written beyond their maxima and sums. */
-static void exponentials_by_tile(void **state) {
-    (void)state;
-    enum { N = 21 };
-    for (int k = 0; k < N_TABLE; k++) {
-        const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
-        for (int n = 1; kernels && n < N; n++) {
-            int n_row = n * LK_TILE;
-            float *s = malloc(n_row * sizeof *s);
-            uint16_t *got = malloc(n_row * sizeof *got), *expect = malloc(n_row * sizeof *expect);
-            float max[N], sum[N], expect_max[N], expect_sum[N];
-            assert_true(s && got && expect);
-            for (int i = 0; i < n_row; i++)
-                s[i] = i % 7 == 3 || i / LK_TILE % 8 == 5 ? -INFINITY : 30 * gaussian();
-            for (int t = 0; t < N; t++) max[t] = sum[t] = -1;
-            kernels->exp_tiles(s, n, 0.3f, got, max, sum);
-            lk_kernels_reference.exp_tiles(s, n, 0.3f, expect, expect_max, expect_sum);
-            for (int i = 0; i < n_row; i++) /* half a step of f16 each */
-                assert_true(fabsf(lk_f16_to_f32(got[i]) - lk_f16_to_f32(expect[i])) <=
-                            1.01f / 1024 * lk_f16_to_f32(expect[i]) + 6e-8f);
-            for (int t = 0; t < n; t++) {
-                float tile[2][LK_TILE];
-                kernels->scale_tile(expect + t * LK_TILE, 0.7f, tile[0]);
-                lk_kernels_reference.scale_tile(expect + t * LK_TILE, 0.7f, tile[1]);
-                assert_memory_equal(tile[0], tile[1], sizeof tile[0]);
-                assert_true(max[t] == expect_max[t]);
-                assert_true(fabsf(sum[t] - expect_sum[t]) <= 1e-5f * expect_sum[t]);
-                assert_true(t % 8 == 5 ? sum[t] == 0 : sum[t] >= 0.9999f);
-            }
-            for (int t = n; t < N; t++) assert_true(max[t] == -1 && sum[t] == -1);
-            free(s), free(got), free(expect);
-        }
-    }
-}
-
 /* All widths, numbers of pairs and numbers of queries, NULL, which rotates nothing, a mean, and
  * channels that are left out. Nothing is written after the LK_TILE scores of a query. */
 static void rope_scores(void **state) {
@@ -298,10 +262,9 @@ static void gelu_layers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(softmax_parts), cmocka_unit_test(exponentials_by_tile),
-        cmocka_unit_test(rope_scores),   cmocka_unit_test(combined_queries),
-        cmocka_unit_test(gelu_layers),   cmocka_unit_test(delta_steps),
-        cmocka_unit_test(scan_steps),
+        cmocka_unit_test(softmax_parts),    cmocka_unit_test(rope_scores),
+        cmocka_unit_test(combined_queries), cmocka_unit_test(gelu_layers),
+        cmocka_unit_test(delta_steps),      cmocka_unit_test(scan_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

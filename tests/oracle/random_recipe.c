@@ -234,9 +234,7 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
     }
     if (n_sink) random_sink(r, &plan, body <= 1 && chance(r, 40), out->part[out->n++], MAX_PART);
     if (chance(r, 25)) append(out->part[out->n++], MAX_PART, "eager");
-    if (chance(r, 30))
-        append(out->part[out->n++], MAX_PART, "skip v 0.%03d", random_int(r, 1, 999));
-    else if (chance(r, 20)) /* another way to read the same rows; test_read.c checks shares */
+    if (chance(r, 20)) /* another way to read the same rows; test_read.c checks shares */
         append(out->part[out->n++], MAX_PART, "read 100%%");
     for (int i = 0; i < out->n / 2; i++) {
         char swap[MAX_PART];

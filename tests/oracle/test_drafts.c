@@ -46,7 +46,7 @@ static void check(const struct pair *p, lk_status status, const lk_err *err) {
 /* Rounding may decide whether a tile is left out. */
 static double choose_bound(const struct lk_model *model, const struct lk_recipe *recipe) {
     bool lossy = false;
-    if (recipe->skip_v > 0 || recipe->read > 0) return 5e-2;
+    if (recipe->read > 0) return 5e-2;
     for (int i = 0; i < recipe->n_level; i++)
         lossy |= recipe->level[i].k.coding != LK_F16 || recipe->level[i].v.coding != LK_F16;
     return strcmp(model->kernels->name, "reference") == 0 || !lossy ? TIGHT : LOOSE;
