@@ -455,8 +455,8 @@ typedef struct {
     double bytes_per_token;    /* cache_bytes / n_tok */
     uint64_t sidecar_bytes;    /* what the recipe needs of the sidecar; sessions share most of it */
     double bits_with_sidecar;  /* 16 x (cache_bytes + sidecar_bytes) / f16_bytes */
-    /* With 'read N%' in the recipe, else 0, since the session was made: tiles of 32 rows (chunks of
-     * 8 with landmarks) that could be left out, of K and V, and how many of them were read. */
+    /* With 'read N%' in the recipe, else 0, since the session was made: tiles of 32 rows that
+     * could be left out, of K and V, and how many of them were read. */
     uint64_t tiles, tiles_read;
 } lk_session_stats;
 

@@ -46,8 +46,7 @@ struct lk_attn {
     float alibi_max_bias;
     float softcap;       /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
     const float *sink;   /* [n_head] scores in the softmax whose value is 0; NULL: none */
-    float read;          /* share of the units that decoding reads (read.h); 0: all */
-    int read_outliers;   /* chunks that it reads in addition */
+    float read;          /* share of the tiles that decoding reads (read.h); 0: all */
     float *read_scratch; /* [n_thread][read_floats] */
     size_t read_floats;  /* lk_read_floats() */
     struct lk_read_count *read_count; /* [n_thread], added to; NULL: do not count */

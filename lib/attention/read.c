@@ -1,53 +1,31 @@
-/* Chooses tiles or chunks by their estimated attention, and attends to them. */
+/* Chooses tiles by their estimated attention, and attends to them. */
 #include "attention/read.h"
 
 #include "attention/attend.h"
-#include "attention/landmarks.h"
 #include "attention/softcap.h"
-#include "codec/f16.h"
 #include "codec/rot.h"
 #include "kernels/tile.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { BATCH = LK_ATTN_CHUNK / LK_LANDMARK_ROWS }; /* at most this many units are scored together */
+enum { BATCH = LK_ATTN_CHUNK / LK_TILE }; /* tiles that are attended to together */
 
 /* ---- scratch ---- */
 
-static size_t floats_of(size_t n_float, size_t n_byte) { return n_float + (n_byte + 3) / 4; }
-
-/* Rows of a unit of a recipe: a recipe has either chunks with landmarks or tiles. */
-static int rows_of_units(const struct lk_recipe *recipe) {
-    bool landmarks = false;
-    for (int i = 0; i < recipe->n_level; i++) landmarks |= recipe->level[i].k.landmarks;
-    for (int i = 0; i < recipe->n_override; i++) landmarks |= recipe->override[i].k.landmarks;
-    return landmarks ? LK_LANDMARK_ROWS : LK_TILE;
-}
-
-/* score, share and chosen; for chunks also distance, outlier and rows. */
+/* score, share and chosen */
 size_t lk_read_floats(const struct lk_recipe *recipe, int64_t n_ctx, int n_head, int n_head_kv,
                       int d_head) {
-    if (!(recipe->read > 0)) return 0;
-    int unit_rows = rows_of_units(recipe);
-    size_t n_unit = (size_t)(n_ctx / unit_rows + 1), n = (n_head + 1) * n_unit;
-    if (unit_rows == LK_TILE) return floats_of(n, n_head_kv * n_unit);
-    return floats_of(n + n_head_kv * n_unit, (n_head_kv + 1) * n_unit) +
-           lk_landmarks_gather_floats(d_head);
+    (void)d_head;
+    size_t n_tile = (size_t)(n_ctx / LK_TILE + 1);
+    return recipe->read > 0 ? (n_head + 1) * n_tile + (n_head_kv * n_tile + 3) / 4 : 0;
 }
 
 static void lay_out_scratch(const struct lk_attn_item *item, int ith, struct lk_read *read) {
     const struct lk_attn *attn = item->attn;
-    size_t n = (size_t)read->n_unit, n_head_kv = item->n_head_kv;
-    bool chunks = read->n_zone && read->zone[0].unit_rows == LK_LANDMARK_ROWS;
     read->score = attn->read_scratch + ith * attn->read_floats;
-    read->share = read->score + item->n_q * n;
-    read->distance = read->share + n;
-    float *bytes = read->distance + (chunks ? n_head_kv * n : 0);
-    read->chosen = (uint8_t *)bytes;
-    read->outlier = read->chosen + n_head_kv * n;
-    read->rows = (uint16_t *)(bytes + floats_of(0, (n_head_kv + 1) * n));
+    read->share = read->score + (size_t)item->n_q * read->n_tile;
+    read->chosen = (uint8_t *)(read->share + read->n_tile);
 }
 
 bool lk_read_applies(const struct lk_attn *attn) {
@@ -58,21 +36,16 @@ bool lk_read_applies(const struct lk_attn *attn) {
 
 /* ---- zones ---- */
 
-/* Rows of the units of a level of K that may be left out; 0 if its rows are always read. */
-static int unit_rows(const struct lk_kv *k, int level) {
-    const struct lk_level_rule *rule = &k->rule[level];
-    bool has_means = rule->codec.coding == LK_ROT && rule->codec.mean;
-    if (k->level[level].basis || rule->limit.policy.kind != LK_POLICY_NONE) return 0;
-    if (has_means && rule->block_rows == LK_TILE) return LK_TILE;
-    return rule->codec.landmarks && rule->block_rows % LK_LANDMARK_ROWS == 0 ? LK_LANDMARK_ROWS : 0;
+/* Whether tiles of a level can be left out: blocks of one tile, of rows in their order. */
+static bool has_tiles(const struct lk_kv *kv, int level) {
+    const struct lk_level_rule *rule = &kv->rule[level];
+    return !kv->level[level].basis && rule->limit.policy.kind == LK_POLICY_NONE &&
+           rule->block_rows == LK_TILE;
 }
 
-/* Whether a level of V can leave out units of so many rows. */
-static bool has_units(const struct lk_kv *v, int level, int rows) {
-    const struct lk_level_rule *rule = &v->rule[level];
-    if (v->level[level].basis || rule->limit.policy.kind != LK_POLICY_NONE) return false;
-    return rows == LK_TILE ? rule->block_rows == LK_TILE
-                           : rule->codec.coding == LK_F16 && rule->block_rows % rows == 0;
+/* Whether the tiles of a level of K can be estimated. */
+static bool has_means(const struct lk_kv *k, int level) {
+    return k->rule[level].codec.coding == LK_ROT && k->rule[level].codec.mean;
 }
 
 /* Number, in the level's blocks, of the row at position pos. */
@@ -80,43 +53,35 @@ static int64_t row_at(const struct lk_kv *kv, const struct lk_kv_span *span, int
     return kv->count[span->level].skip + pos - span->first;
 }
 
-/* Units that may be left out are whole in K and in V, and have no newest rows. */
+/* Tiles that may be left out are whole in K and in V, and have no newest rows. */
 void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
     const struct lk_attn *attn = item->attn;
     const struct lk_kv *k = attn->k, *v = attn->v;
-    int64_t end = lk_attn_item_position(item, 0) + 1 - LK_READ_NEWEST, n_left_out = 0;
-    int n_outlier = 0, n_row = LK_TILE;
-    out->n_zone = out->n_unit = 0;
+    int64_t n_row = lk_attn_item_position(item, 0) + 1, end = n_row - LK_READ_NEWEST;
+    out->n_zone = out->n_tile = 0;
     for (struct lk_kv_span a = lk_kv_spans(k); lk_kv_next_span(k, k->first, end, &a);) {
-        int rows = unit_rows(k, a.level);
-        if (rows == 0) continue;
+        if (!has_tiles(k, a.level) || !has_means(k, a.level)) continue;
         for (struct lk_kv_span b = lk_kv_spans(v); lk_kv_next_span(v, a.pos, a.end, &b);) {
             int64_t pos = b.pos;
-            while (pos < b.end && row_at(k, &a, pos) % rows) pos++;
-            if (pos >= b.end || !has_units(v, b.level, rows) || row_at(v, &b, pos) % rows) continue;
-            int n_unit = (int)((b.end - pos) / rows);
-            if (n_unit == 0) continue;
-            out->zone[out->n_zone++] = (struct lk_read_zone){.level = a.level,
-                                                             .kept = a.kept,
-                                                             .n_unit = n_unit,
-                                                             .first = out->n_unit,
-                                                             .unit_rows = rows,
-                                                             .pos = pos,
-                                                             .end = pos + (int64_t)n_unit * rows,
-                                                             .v_level = b.level,
-                                                             .k_row = row_at(k, &a, pos),
-                                                             .v_row = row_at(v, &b, pos)};
-            out->n_unit += n_unit;
-            n_row = rows;
+            while (pos < b.end && row_at(k, &a, pos) % LK_TILE) pos++;
+            int n_tile = (int)((b.end - pos) / LK_TILE);
+            if (n_tile == 0 || !has_tiles(v, b.level) || row_at(v, &b, pos) % LK_TILE) continue;
+            out->zone[out->n_zone++] =
+                (struct lk_read_zone){.level = a.level,
+                                      .kept = a.kept,
+                                      .n_tile = n_tile,
+                                      .first = out->n_tile,
+                                      .pos = pos,
+                                      .end = pos + (int64_t)n_tile * LK_TILE,
+                                      .v_level = b.level,
+                                      .k_tile = row_at(k, &a, pos) / LK_TILE,
+                                      .v_tile = row_at(v, &b, pos) / LK_TILE};
+            out->n_tile += n_tile;
         }
     }
-    if (n_row == LK_LANDMARK_ROWS) n_outlier = attn->read_outliers;
-    if (n_outlier > out->n_unit) n_outlier = out->n_unit;
-    out->n_outlier = n_outlier;
-    out->n_chosen = n_outlier + (int)ceilf(attn->read * (float)out->n_unit);
-    if (out->n_chosen > out->n_unit) out->n_chosen = out->n_unit;
-    n_left_out = (int64_t)(out->n_unit - out->n_chosen) * n_row;
-    out->n_row = lk_attn_item_position(item, 0) + 1 - k->first - n_left_out;
+    out->n_chosen = (int)ceilf(attn->read * (float)out->n_tile);
+    if (out->n_chosen > out->n_tile) out->n_chosen = out->n_tile;
+    out->n_row = n_row - k->first - (int64_t)(out->n_tile - out->n_chosen) * LK_TILE;
 }
 
 /* ---- choosing ---- */
@@ -149,12 +114,12 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
         for (int c = 0; c < q->d_head; c++) norm += row[c] * row[c];
         spread[i] = 0.5f * attn->scale * norm / (unit * unit);
     }
-    for (int t = 0; t < zone->n_unit; t += TOGETHER)
+    for (int t = 0; t < zone->n_tile; t += TOGETHER)
         for (int h = 0; h < item->n_head_kv; h++) {
-            int n_next = zone->n_unit - t - TOGETHER;
-            struct lk_rows rows = tile_rows(attn->k, zone->level, item->head_kv + h,
-                                            level->block + zone->k_row / LK_TILE + t,
-                                            n_next < 0 ? zone->n_unit - t : TOGETHER);
+            int n_next = zone->n_tile - t - TOGETHER;
+            struct lk_rows rows =
+                tile_rows(attn->k, zone->level, item->head_kv + h, level->block + zone->k_tile + t,
+                          n_next < 0 ? zone->n_tile - t : TOGETHER);
             const void *next[TOGETHER]; /* the same head's scales and means */
             size_t codes = lk_bitplanes_bytes(rows.codec->bits, level->d_part),
                    bytes = lk_codec_head_bytes(rows.codec, LK_K, level->d_part, LK_TILE);
@@ -166,20 +131,20 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
                                                                : TOGETHER,
                                            bytes - codes};
             attn->kernels->score_tiles(&rows, &item->queries[h], spread + h * item->n_each,
-                                       read->score + (size_t)h * item->n_each * read->n_unit +
+                                       read->score + (size_t)h * item->n_each * read->n_tile +
                                            zone->first + t,
-                                       (size_t)read->n_unit);
+                                       (size_t)read->n_tile);
         }
 }
 
-/* share[t]: the largest share of unit t among the queries of a KV head. score [group][n_unit] is
+/* share[t]: the largest share of tile t among the queries of a KV head. score [group][n_tile] is
  * overwritten. */
-static void largest_share(const struct lk_attn_item *item, int n_unit, float *score, float *share) {
+static void largest_share(const struct lk_attn_item *item, int n_tile, float *score, float *share) {
     const struct lk_attn *attn = item->attn;
-    for (int i = 0; i < item->n_each; i++, score += n_unit) {
-        float max = attn->kernels->max(score, n_unit) * attn->scale;
-        float inverse = 1 / attn->kernels->exp_sum(score, n_unit, attn->scale, max);
-        for (int t = 0; t < n_unit; t++) {
+    for (int i = 0; i < item->n_each; i++, score += n_tile) {
+        float max = attn->kernels->max(score, n_tile) * attn->scale;
+        float inverse = 1 / attn->kernels->exp_sum(score, n_tile, attn->scale, max);
+        for (int t = 0; t < n_tile; t++) {
             float x = score[t] * inverse;
             share[t] = i == 0 || x > share[t] ? x : share[t];
         }
@@ -217,33 +182,17 @@ static void choose_largest(const float *x, int n, int k, uint8_t *chosen) {
     }
 }
 
-/* Find the outliers of the item's KV head h, read->outlier, and exclude them from its scores. */
-static void find_outliers(struct lk_attn_item *item, struct lk_read *read, int h) {
-    float *score = read->score + (size_t)h * item->n_each * read->n_unit;
-    choose_largest(read->distance + (size_t)h * read->n_unit, read->n_unit, read->n_outlier,
-                   read->outlier);
-    for (int t = 0; t < read->n_unit; t++)
-        for (int i = 0; read->outlier[t] && i < item->n_each; i++)
-            score[(size_t)i * read->n_unit + t] = -1e30f;
-}
-
 void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
-    int n_unit = read->n_unit;
+    int n_tile = read->n_tile;
     lay_out_scratch(item, ith, read);
     for (int z = 0; z < read->n_zone; z++) {
         lk_attn_item_prepare(item, read->zone[z].level, read->zone[z].kept);
-        if (read->zone[z].unit_rows == LK_TILE)
-            score_tiles(item, read, &read->zone[z]);
-        else
-            lk_landmarks_score(item, read, &read->zone[z]);
+        score_tiles(item, read, &read->zone[z]);
     }
-    lk_softcap_scores(item->attn, read->score, item->n_q * n_unit);
-    for (int h = 0; n_unit > 0 && h < item->n_head_kv; h++) {
-        if (read->n_outlier) find_outliers(item, read, h);
-        largest_share(item, n_unit, read->score + (size_t)h * item->n_each * n_unit, read->share);
-        for (int t = 0; read->n_outlier && t < n_unit; t++)
-            if (read->outlier[t]) read->share[t] = FLT_MAX;
-        choose_largest(read->share, n_unit, read->n_chosen, read->chosen + (size_t)h * n_unit);
+    lk_softcap_scores(item->attn, read->score, item->n_q * n_tile);
+    for (int h = 0; n_tile > 0 && h < item->n_head_kv; h++) {
+        largest_share(item, n_tile, read->score + (size_t)h * item->n_each * n_tile, read->share);
+        choose_largest(read->share, n_tile, read->n_chosen, read->chosen + (size_t)h * n_tile);
     }
 }
 
@@ -275,8 +224,7 @@ static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *z
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level[2] = {&attn->k->level[zone->level],
                                        &attn->v->level[zone->v_level]};
-    void **first[2] = {level[0]->block + zone->k_row / LK_TILE,
-                       level[1]->block + zone->v_row / LK_TILE};
+    void **first[2] = {level[0]->block + zone->k_tile, level[1]->block + zone->v_tile};
     void *block[2][BATCH] = {{0}};
     for (int i = 0; i < n; i++) {
         block[0][i] = first[0][tile[i]];
@@ -292,42 +240,26 @@ static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *z
     attend_rows(item, zone, &k, &v);
 }
 
-/* Attend to n chosen units of a zone. next [n_next]: the units of the next batch, to prefetch. */
-static void attend_units(struct lk_attn_item *item, const struct lk_read *read,
-                         const struct lk_read_zone *zone, const int *unit, int n, const int *next,
-                         int n_next) {
-    if (zone->unit_rows == LK_TILE) {
-        attend_tiles(item, zone, unit, n, next, n_next);
-        return;
-    }
-    struct lk_rows rows[2];
-    void *block[2];
-    lk_landmarks_gather(item, read, zone, unit, n, block, rows);
-    attend_rows(item, zone, &rows[LK_K], &rows[LK_V]);
-}
-
-/* Attend to the chosen units of a zone, if they are among rows [from, to) of all that are read.
+/* Attend to the chosen tiles of a zone, if they are among rows [from, to) of all that are read.
  * row: number of rows that are read before the zone. Returns their number after it. */
-static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read *read,
-                           const struct lk_read_zone *zone, const uint8_t *chosen, int64_t row,
-                           int64_t from, int64_t to) {
-    int unit[2][BATCH], n = 0, n_before = 0, at = 0; /* this batch, and the one before */
-    int batch = LK_ATTN_CHUNK / zone->unit_rows;
-    for (int t = 0; t < zone->n_unit; t++) {
+static int64_t attend_zone(struct lk_attn_item *item, const struct lk_read_zone *zone,
+                           const uint8_t *chosen, int64_t row, int64_t from, int64_t to) {
+    int tile[2][BATCH], n = 0, n_before = 0, at = 0; /* this batch, and the one before */
+    for (int t = 0; t < zone->n_tile; t++) {
         if (!chosen[zone->first + t]) continue;
         if (row >= from && row < to) {
-            if (n == batch) {
-                if (n_before) attend_units(item, read, zone, unit[!at], n_before, unit[at], n);
+            if (n == BATCH) {
+                if (n_before) attend_tiles(item, zone, tile[!at], n_before, tile[at], n);
                 at = !at;
                 n_before = n;
                 n = 0;
             }
-            unit[at][n++] = t;
+            tile[at][n++] = t;
         }
-        row += zone->unit_rows;
+        row += LK_TILE;
     }
-    if (n_before) attend_units(item, read, zone, unit[!at], n_before, unit[at], n);
-    if (n) attend_units(item, read, zone, unit[at], n, NULL, 0);
+    if (n_before) attend_tiles(item, zone, tile[!at], n_before, tile[at], n);
+    if (n) attend_tiles(item, zone, tile[at], n, NULL, 0);
     return row;
 }
 
@@ -343,14 +275,14 @@ static int64_t attend_whole(struct lk_attn_item *item, int64_t a, int64_t b, int
 
 void lk_read_attend(struct lk_attn_item *item, const struct lk_read *read, int i, int64_t from,
                     int64_t to) {
-    const uint8_t *chosen = read->chosen + (size_t)i * read->n_unit;
+    const uint8_t *chosen = read->chosen + (size_t)i * read->n_tile;
     int64_t first = item->attn->k->first, end = lk_attn_item_position(item, 0) + 1, row = 0;
     for (int z = 0; z < read->n_zone; z++) {
         const struct lk_read_zone *zone = &read->zone[z];
         row = attend_whole(item, first, zone->pos, row, from, to);
-        row = attend_zone(item, read, zone, chosen, row, from, to);
+        row = attend_zone(item, zone, chosen, row, from, to);
         first = zone->end;
     }
     attend_whole(item, first, end, row, from, to);
-    if (from <= 0) item->n_tile += read->n_unit, item->n_tile_read += read->n_chosen;
+    if (from <= 0) item->n_tile += read->n_tile, item->n_tile_read += read->n_chosen;
 }

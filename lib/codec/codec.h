@@ -62,7 +62,6 @@ struct lk_codec {
     uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym and kvarn 2 to 8, kvquant 2 to
                            4, int8 8, f16 16 */
     uint16_t group;     /* kivi: 32, 64 or 128; asym: the same, or 0 for the whole row */
-    bool landmarks;     /* f16: means of a few rows each, for reading rules (f16.h) */
     bool mean;          /* rot: subtract the block's mean */
     bool sigma;         /* rot: divide by the square root of each channel's deviation */
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */

@@ -197,7 +197,6 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     attn.n_tok = seq->n_tok;
     attn.thread_offset = (int)i;
     if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
-    attn.read_outliers = seq->session->recipe->read_outliers;
     attn.read_scratch = seq->session->read_scratch;
     attn.read_floats = seq->session->read_floats;
     if (attn.read > 0) attn.read_count = seq->session->read_count;

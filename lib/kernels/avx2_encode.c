@@ -27,7 +27,6 @@ void lk_avx2_encode(const struct lk_part *part, void *head, int row0, int n, con
         return;
     }
     encode_f16(part->d_head, (uint16_t *)head + (size_t)row0 * part->d_head, n, x, stride);
-    if (part->codec->landmarks) lk_f16_update_landmarks(part, head, row0, n);
 }
 
 void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,

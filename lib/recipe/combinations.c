@@ -10,7 +10,7 @@ enum {
     KEEPS = BIT(NEWEST) | BIT(RANDOM) | BIT(H2O) | BIT(TOVA),
     EVICTS = KEEPS | BIT(NONE),
     CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(HQQ) | BIT(KVQUANT) |
-             BIT(KVARN) | BIT(LANDMARKS) | BIT(LATENT) | BIT(LATENT_PRE),
+             BIT(KVARN) | BIT(LATENT) | BIT(LATENT_PRE),
 };
 
 static const char gaps[] =
@@ -26,11 +26,6 @@ static const char block_scales[] =
     "use another codec";
 static const char groups[] = "latents belong to groups of heads: use 'heads' without latents";
 static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
-static const char in_place[] =
-    "landmarks are of rows next to each other, and a policy leaves gaps: remove the policy";
-static const char chunks[] =
-    "with landmarks, chunks of 8 rows are read, which only f16 allows: use k=f16(landmarks) v=f16 "
-    "in all levels";
 static const char alibi[] =
     "this model weights rows by their distance (ALiBi), which 'absorb' does not keep; remove "
     "'absorb' from the recipe";
@@ -41,7 +36,7 @@ static const char softcap[] =
 static const char latents[] = "this model has latents already (MLA); use a codec without 'latent'";
 static const char both_sides[] =
     "this model's latents are keys and values at once (MLA), so its tiles are not read apart; "
-    "remove 'read' and 'landmarks' from the recipe";
+    "remove 'read' from the recipe";
 static const char no_states[] =
     "this model's latents are keys and values at once (MLA), which 'absorb' does not know; remove "
     "'absorb' from the recipe";
@@ -96,26 +91,12 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_TWO_HEADS, 0, no_bases},
     {LK_FEATURE_LESS, LK_FEATURE_TWO_HEADS, 0, two_heads},
     {LK_FEATURE_PERFORMER, LK_FEATURE_TWO_HEADS, 0, two_heads},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_INT8, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_ROT, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_KIVI, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_ASYM, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_HQQ, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_KVQUANT, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_KVARN, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_LATENT, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_LATENT_PRE, 0, chunks},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_NEWEST, 0, in_place},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_RANDOM, 0, in_place},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_H2O, 0, in_place},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_TOVA, 0, in_place},
     {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
      "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
      "remove 'read' from the recipe"},
     {LK_FEATURE_LATENT, LK_FEATURE_SHARED, 0, latents},
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_SHARED, 0, latents},
     {LK_FEATURE_READ, LK_FEATURE_SHARED, 0, both_sides},
-    {LK_FEATURE_LANDMARKS, LK_FEATURE_SHARED, 0, both_sides},
     {LK_FEATURE_LESS, LK_FEATURE_SHARED, 0, no_states},
     {LK_FEATURE_PERFORMER, LK_FEATURE_SHARED, 0, no_states},
     {LK_FEATURE_SHIFT, LK_FEATURE_SHARED, 0,
@@ -146,7 +127,6 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_HQQ] = "hqq",
         [LK_FEATURE_KVQUANT] = "kvquant",
         [LK_FEATURE_KVARN] = "kvarn",
-        [LK_FEATURE_LANDMARKS] = "f16(landmarks)",
         [LK_FEATURE_LATENT] = "latent",
         [LK_FEATURE_LATENT_PRE] = "latent(pre)",
         [LK_FEATURE_SINK] = "sink",
@@ -192,10 +172,6 @@ static void print_codecs(lk_features f, char *buf, size_t cap) {
     const char *side[2] = {NULL, NULL};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (f & plain[i].bit) side[side[0] != NULL] = plain[i].name;
-    if (f & BIT(LANDMARKS)) { /* of K, and V is f16 unless it is asked for something else */
-        side[1] = side[0] ? side[0] : "f16";
-        side[0] = "f16(landmarks)";
-    }
     if (!side[0]) side[0] = "rot4";
     if (!side[1]) side[1] = side[0];
     bool pre = f & BIT(LATENT_PRE), latent = f & BIT(LATENT);
@@ -262,9 +238,7 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(SHIFT)) n += (size_t)snprintf(buf + n, cap - n, "sink 4(shift): f16; ");
     print_body(body, percent && body & KEEPS, 96, codecs, text, sizeof text);
     n += (size_t)snprintf(buf + n, cap - n, "%s", text);
-    if (*f & BIT(LAYERS)) /* landmarks need f16 everywhere */
-        n += (size_t)snprintf(buf + n, cap - n, "; layers 0: %s",
-                              *f & BIT(LANDMARKS) ? "f16" : "int8");
+    if (*f & BIT(LAYERS)) n += (size_t)snprintf(buf + n, cap - n, "; layers 0: int8");
     if (layer) {
         print_body(layer, percent && layer & KEEPS, 64, codecs, text, sizeof text);
         const char *limit = layer == BIT(NONE) ? "none" : text;

@@ -19,8 +19,7 @@ enum lk_feature {
     LK_FEATURE_HQQ,
     LK_FEATURE_KVQUANT,
     LK_FEATURE_KVARN,
-    LK_FEATURE_LANDMARKS, /* of K, f16 */
-    LK_FEATURE_LATENT,    /* of V, or of K after RoPE */
+    LK_FEATURE_LATENT, /* of V, or of K after RoPE */
     LK_FEATURE_LATENT_PRE,
     /* levels */
     LK_FEATURE_SINK,

@@ -265,7 +265,7 @@ static lk_status read_absorb(struct parser *p, size_t at) {
     return LK_OK;
 }
 
-/* N '%' [ 'outliers' M ]. `at`: of 'read', which is already consumed. */
+/* N '%'. `at`: of 'read', which is already consumed. */
 static lk_status read_share(struct parser *p, size_t at) {
     int64_t thousandths;
     if (p->recipe->read > 0) return lk_scan_fail(&p->scan, at, false, "there is already a 'read'");
@@ -277,18 +277,6 @@ static lk_status read_share(struct parser *p, size_t at) {
         return lk_scan_fail(&p->scan, share_at, false, "expected 0.1%% to 100%% of the tiles");
     p->recipe->read = (float)thousandths / 100000;
     p->at.read = at;
-    char word[LK_WORD_MAX];
-    lk_scan_peek(&p->scan, word);
-    if (strcmp(word, "outliers") != 0) return LK_OK;
-    p->at.outliers = p->scan.at;
-    lk_scan_word(&p->scan, word);
-    size_t number_at = lk_scan_next(&p->scan);
-    if (!lk_scan_number(&p->scan, &thousandths) || thousandths % 1000)
-        return lk_scan_fail(&p->scan, number_at, true, "expected a number of chunks");
-    if (thousandths > LK_MAX_OUTLIERS * 1000)
-        return lk_scan_fail(&p->scan, number_at, false, "expected at most %d chunks",
-                            LK_MAX_OUTLIERS);
-    p->recipe->read_outliers = (int)(thousandths / 1000);
     return LK_OK;
 }
 

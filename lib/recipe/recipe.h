@@ -20,10 +20,8 @@
  *                                   prompt attends to exact rows, and the newest rows stay exact.
  *                                   In layers whose body has a limit, rows are projected before and
  *                                   encoded after attention, which the policy needs
- *             | 'read' N '%' [ 'outliers' M ]     (without codecs) decoding reads the N per cent of
- *                                   the tiles, or of the chunks with landmarks, that promise the
- *                                   most attention, and the M chunks that their landmarks describe
- *                                   worst (attention/read.h)
+ *             | 'read' N '%'        (without codecs) decoding reads the N per cent of the tiles
+ *                                   that promise the most attention (attention/read.h)
  *             | 'layers' LIST [ 'recent' | 'window' ]     other codecs in some layers, for the body
  *                                   or the only level that is called 'recent' or 'window'. LIST is
  *                                   comma-separated: 'first' N, 'last' N, I, I '-' J (layers count
@@ -45,7 +43,6 @@
  *             | kvquant2 .. kvquant4 | kvarn2 .. kvarn8
  *   OPTION   := g32 | g64 | g128      group size: kivi (default g32), hqq (default g64), and asym
  *                                   (default: the whole row is one group)
- *             | landmarks             f16, for K: also the mean of each 8 rows, for 'read'
  *             | hadamard              asym: rotate the row before it is quantized
  *             | clip50 .. clip99      asym: clamp values to a percentile of the group's magnitudes
  *             | mean | nomean         rot: center (default: K yes, V no)
@@ -77,7 +74,6 @@ enum {
     LK_MAX_HEAD_CODECS = 8, /* of a layer, besides those of most heads */
     LK_MAX_SINK = 1024,
     LK_MAX_WINDOW = 1000000,
-    LK_MAX_OUTLIERS = 100000,
     LK_MAX_LAYER = 1024
 };
 
@@ -131,8 +127,7 @@ struct lk_recipe {
     enum lk_absorb_kind absorbs;
     bool eager; /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
-    float read; /* share of the tiles or chunks (attention/read.h); 0: all are read */
-    int read_outliers; /* chunks that are always read */
+    float read; /* share of the tiles (attention/read.h); 0: all are read */
 };
 
 /* Whether the limit keeps no rows at all. */

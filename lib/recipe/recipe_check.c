@@ -122,8 +122,8 @@ static lk_status check_aging(const struct lk_level_spec *level, int n_level,
  * domain. */
 static bool fit_together(const struct lk_codec *a, const struct lk_codec *b, enum lk_side side) {
     return a->coding == b->coding && !a->projection && !b->projection && a->mean == b->mean &&
-           a->landmarks == b->landmarks && a->group == b->group && a->hqq == b->hqq &&
-           a->clip == b->clip && lk_codec_same_domain(a, b) &&
+           a->group == b->group && a->hqq == b->hqq && a->clip == b->clip &&
+           lk_codec_same_domain(a, b) &&
            lk_codec_block_rows(a, side) == lk_codec_block_rows(b, side);
 }
 
@@ -227,7 +227,6 @@ static enum lk_feature coding_feature(const struct lk_codec *codec) {
 
 static void add_codec(struct found *found, const struct lk_codec *codec, size_t place) {
     add_feature(found, coding_feature(codec), place);
-    if (codec->landmarks) add_feature(found, LK_FEATURE_LANDMARKS, place);
     if (codec->projection == LK_PROJECTION_LATENT) add_feature(found, LK_FEATURE_LATENT, place);
     if (codec->projection == LK_PROJECTION_LATENT_PRE)
         add_feature(found, LK_FEATURE_LATENT_PRE, place);
@@ -292,9 +291,6 @@ static lk_status check_combinations(const struct lk_recipe *recipe, const struct
                                     const struct lk_recipe_places *at) {
     struct found found = find_features(recipe, at);
     const struct lk_combination_rule *rule = lk_combination_check(found.features);
-    if (!rule && recipe->read_outliers && !(found.features & lk_feature_bit(LK_FEATURE_LANDMARKS)))
-        return lk_scan_fail(scan, at->outliers, false,
-                            "'outliers' are chunks with landmarks: use k=f16(landmarks)");
     if (!rule) return LK_OK;
     return lk_scan_fail(scan, found.place[rule->b], false, "%s", rule->reason);
 }

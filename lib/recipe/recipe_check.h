@@ -8,7 +8,7 @@
 
 /* Offsets of the parts in the text, for error messages. */
 struct lk_recipe_places {
-    size_t level[LK_MAX_LEVEL], override[LK_MAX_OVERRIDE], absorb, eager, read, outliers;
+    size_t level[LK_MAX_LEVEL], override[LK_MAX_OVERRIDE], absorb, eager, read;
     const char
         *sole_level; /* how the text says that the body is the only level ("'all'"), or NULL */
 };

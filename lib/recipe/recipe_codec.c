@@ -15,10 +15,9 @@ enum levels { UNIFORM, LLOYD, TRELLIS };
 /* A codec as written in the text. Options that are not given get the default of K or V later. */
 struct parsed_codec {
     struct lk_codec codec;
-    int mean, sigma;     /* -1: not given */
-    int levels;          /* enum levels, -1: not given */
-    size_t pre_at;       /* offset of the word 'pre'; 0: not given */
-    size_t landmarks_at; /* of the word 'landmarks'; 0: not given */
+    int mean, sigma; /* -1: not given */
+    int levels;      /* enum levels, -1: not given */
+    size_t pre_at;   /* offset of the word 'pre'; 0: not given */
 };
 
 /* Whether a word is `name` and a number of bits between `min` and `max`. */
@@ -117,13 +116,6 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
                    {&w->sigma, {"nosigma", "sigma"}},
                    {&w->levels, {"uniform", "lloyd", "trellis"}}};
 
-    if (w->codec.coding == LK_F16) {
-        if (strcmp(word, "landmarks") != 0)
-            return lk_scan_fail(scan, at, true, "expected an option of f16 (landmarks)");
-        if (w->landmarks_at) return lk_scan_fail(scan, at, false, "landmarks is given twice");
-        w->landmarks_at = at;
-        return LK_OK;
-    }
     if (w->codec.coding != LK_ROT)
         return apply_group_option(scan, word, at, &w->codec, group_given);
     for (int i = 0; i < 3; i++)
@@ -183,8 +175,8 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
     named.share = w->codec.share;
     w->codec = named;
     if (!lk_scan_accept(scan, '(')) return LK_OK;
-    bool plain =
-        w->codec.coding == LK_INT8 || w->codec.coding == LK_KVQUANT || w->codec.coding == LK_KVARN;
+    bool plain = w->codec.coding == LK_F16 || w->codec.coding == LK_INT8 ||
+                 w->codec.coding == LK_KVQUANT || w->codec.coding == LK_KVARN;
     if (plain) return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {
@@ -223,7 +215,6 @@ static struct lk_codec with_defaults(const struct parsed_codec *w, enum lk_side 
         codec.lloyd = w->levels < 0 ? lk_codec_default_lloyd(codec.bits) : w->levels == LLOYD;
         codec.trellis = w->levels == TRELLIS;
     }
-    codec.landmarks = w->landmarks_at && side == LK_K;
     if (side == LK_V && codec.projection)
         codec.projection = LK_PROJECTION_LATENT; /* V has no RoPE */
     return codec;
@@ -255,9 +246,6 @@ lk_status lk_recipe_read_codecs(struct lk_scan *scan, struct lk_codec side[2]) {
         if (status) return status;
         if (now == LK_V && w.pre_at)
             return lk_scan_fail(scan, w.pre_at, false, "'pre' is only for K, which RoPE rotates");
-        if (now == LK_V && w.landmarks_at)
-            return lk_scan_fail(scan, w.landmarks_at, false,
-                                "'landmarks' are only for K, whose scores they estimate");
         side[now] = with_defaults(&w, now);
     }
     return LK_OK;

@@ -17,8 +17,7 @@ static uint64_t resident_bytes(void) {
     return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* Also with landmarks: "f16(landmarks)". */
-static bool is_f16(const char *codec) { return strncmp(codec, "f16", 3) == 0; }
+static bool is_f16(const char *codec) { return strcmp(codec, "f16") == 0; }
 
 /* Whether a level of the cache has another codec than f16. */
 static bool is_quantizing(const lk_session *session) {
@@ -151,16 +150,15 @@ void print_cache_levels(const lk_session *session, FILE *file) {
 
 json_t *cache_json(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I}", "n_tok",
-                     (json_int_t)s.n_tok, "code_bytes", (json_int_t)s.code_bytes, "scale_bytes",
-                     (json_int_t)s.scale_bytes, "exact_bytes", (json_int_t)s.exact_bytes,
-                     "padding_bytes", (json_int_t)s.padding_bytes, "state_bytes",
-                     (json_int_t)s.state_bytes, "cache_bytes", (json_int_t)s.cache_bytes,
-                     "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
-                     (json_int_t)s.scratch_bytes, "resident_bytes", (json_int_t)resident_bytes(),
-                     "bits_per_value", json_number(s.bits_per_value), "bytes_per_token",
-                     json_number(s.bytes_per_token), "tiles", (json_int_t)s.tiles, "tiles_read",
-                     (json_int_t)s.tiles_read);
+    return json_pack(
+        "{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I}", "n_tok", (json_int_t)s.n_tok,
+        "code_bytes", (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes,
+        "exact_bytes", (json_int_t)s.exact_bytes, "padding_bytes", (json_int_t)s.padding_bytes,
+        "state_bytes", (json_int_t)s.state_bytes, "cache_bytes", (json_int_t)s.cache_bytes,
+        "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes", (json_int_t)s.scratch_bytes,
+        "resident_bytes", (json_int_t)resident_bytes(), "bits_per_value",
+        json_number(s.bits_per_value), "bytes_per_token", json_number(s.bytes_per_token), "tiles",
+        (json_int_t)s.tiles, "tiles_read", (json_int_t)s.tiles_read);
 }
 
 json_t *cache_levels_json(const lk_session *session) {

@@ -91,7 +91,6 @@ static int list_presets(void) {
           "  heads LIST          other bits for some KV heads; 'layers LIST heads LIST'\n"
           "  eager               rows are projected and encoded before any query attends\n"
           "  read N%             decoding reads the N% of tiles that promise most attention;\n"
-          "                      with f16(landmarks), of chunks; 'outliers M': M more of them\n"
           "Codecs\n"
           "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
           "  kvarn2 to kvarn8,\n"

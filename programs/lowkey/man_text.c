@@ -59,12 +59,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "Without codecs. Decoding reads only the N per cent of the tiles (32 rows of K and V) "
           "whose keys promise the most attention, by their mean and deviation: faster at long "
           "contexts, less exact. The newest 64 rows, rows in other codecs, layers with a sliding "
-          "window, and prompts are read whole. With `k=f16(landmarks) v=f16`, chunks of 8 rows are "
-          "chosen by the mean of their keys, as in ShadowKV; `read N% outliers M` reads M chunks "
-          "more, whose keys differ most from their mean."},
+          "window, and prompts are read whole."},
          {.text = "The codecs are:"},
-         {"`f16`", "16-bit floats. Option, for K: `landmarks` stores the mean of each 8 keys too, "
-                   "for `read N%`."},
+         {"`f16`", "16-bit floats."},
          {"`int8`", "8 bits with one scale per token and head."},
          {"`kivi2`, `kivi4`",
           "KIVI at 2 or 4 bits: K per channel, V per token. Options in parentheses: the group "

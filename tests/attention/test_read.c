@@ -1,11 +1,10 @@
 /* Decoding that reads a share of the tiles: the rule, computed here in double precision from the
  * blocks; the same choice for any number of threads and of tokens; calls that read everything. */
-#include "codec/f16.h"
 #include "codec/half.h"
 #include "codec/rot.h"
 #include "test_rules.h"
 
-enum { MAX_ROWS = 1700, MAX_UNITS = MAX_ROWS / LK_LANDMARK_ROWS, MAX_NEW = 9 };
+enum { MAX_ROWS = 1700, MAX_TILES = MAX_ROWS / LK_TILE, MAX_NEW = 9 };
 
 /* Keys whose scores differ from tile to tile, and queries that look for some of them. */
 static void open_with_rows(struct world *w, const char *recipe, struct random *r) {
@@ -40,55 +39,19 @@ static int level_of(const struct lk_kv *kv, int pos, int *row) {
         }
 }
 
-/* Rows of the tile or chunk from pos on, if a token at position `token` may leave it out, or 0. */
-static int candidate(const struct world *w, int pos, int token) {
+/* Whether a tile starts at pos that a token at position `token` may leave out. */
+static bool candidate(const struct world *w, int pos, int token) {
     int row, last, level = level_of(&w->cache->kv[0][LK_K], pos, &row);
     const struct lk_codec *of_k = &w->cache->kv[0][LK_K].rule[level].codec;
-    int n = of_k->landmarks ? LK_LANDMARK_ROWS : LK_TILE;
-    if (!of_k->landmarks && !(of_k->coding == LK_ROT && of_k->mean)) return 0;
-    if (pos + n > token + 1 - LK_READ_NEWEST) return 0;
+    if (of_k->coding != LK_ROT || !of_k->mean) return false;
+    if (pos + LK_TILE > token + 1 - LK_READ_NEWEST) return false;
     for (int side = 0; side < 2; side++) {
         const struct lk_kv *kv = &w->cache->kv[0][side];
         level = level_of(kv, pos, &row);
-        const struct lk_level_rule *rule = &kv->rule[level];
-        if (row % n || level_of(kv, pos + n - 1, &last) != level) return 0;
-        if (rule->block_rows != LK_TILE) return 0;
-        if (of_k->landmarks && rule->codec.coding != LK_F16) return 0;
+        if (row % LK_TILE || level_of(kv, pos + LK_TILE - 1, &last) != level) return false;
+        if (kv->rule[level].block_rows != LK_TILE) return false;
     }
-    return n;
-}
-
-/* The mean of a chunk's keys times the query, in the rounding of f16. */
-static double estimate_chunk(const struct world *w, int pos, int head_kv, const float *q) {
-    float row[LK_LANDMARK_ROWS * D];
-    double dot = 0;
-    lk_kv_read_positions(&w->cache->kv[0][LK_K], pos, pos + LK_LANDMARK_ROWS, head_kv,
-                         &lk_kernels_reference, row, D);
-    for (int c = 0; c < D; c++) {
-        double sum = 0;
-        for (int t = 0; t < LK_LANDMARK_ROWS; t++) sum += row[t * D + c];
-        dot += q[c] * lk_f16_to_f32(lk_f32_to_f16((float)(sum / LK_LANDMARK_ROWS)));
-    }
-    return score_scale * dot;
-}
-
-/* The smallest cosine between a chunk's mean and one of its keys. */
-static double closeness_of(const struct world *w, int pos, int head_kv) {
-    float row[LK_LANDMARK_ROWS * D];
-    double mean[D] = {0}, norm = 0, least = 1;
-    lk_kv_read_positions(&w->cache->kv[0][LK_K], pos, pos + LK_LANDMARK_ROWS, head_kv,
-                         &lk_kernels_reference, row, D);
-    for (int i = 0; i < LK_LANDMARK_ROWS * D; i++) mean[i % D] += row[i] / LK_LANDMARK_ROWS;
-    for (int c = 0; c < D; c++) norm += mean[c] * mean[c];
-    for (int t = 0; t < LK_LANDMARK_ROWS; t++) {
-        double dot = 0, square = 0;
-        for (int c = 0; c < D; c++) {
-            dot += row[t * D + c] * mean[c];
-            square += row[t * D + c] * row[t * D + c];
-        }
-        least = fmin(least, dot / sqrt(norm * square));
-    }
-    return least;
+    return true;
 }
 
 /* Estimated log of a tile's weight. */
@@ -117,50 +80,41 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Set chosen[t] for the k largest x[t], t < n, that are not chosen yet. *gap becomes the relative
- * distance between the last that is chosen and the first that is not, if that is smaller. */
+/* Set chosen[t] for the k largest x[t], t < n. *gap becomes the relative distance between the last
+ * that is chosen and the first that is not, if that is smaller. */
 static void choose_largest(const double *x, int n, int k, bool *chosen, double *gap) {
-    double sorted[MAX_UNITS];
-    int n_left = 0;
-    for (int t = 0; t < n; t++)
-        if (!chosen[t]) sorted[n_left++] = x[t];
-    qsort(sorted, n_left, sizeof *sorted, descending);
-    if (k > 0 && k < n_left) *gap = fmin(*gap, sorted[k - 1] / sorted[k] - 1);
-    for (int t = 0; k > 0 && t < n; t++) chosen[t] |= k >= n_left || x[t] >= sorted[k - 1];
+    double sorted[MAX_TILES];
+    memcpy(sorted, x, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, descending);
+    if (k > 0 && k < n) *gap = fmin(*gap, sorted[k - 1] / sorted[k] - 1);
+    for (int t = 0; t < n; t++) chosen[t] = k > 0 && (k >= n || x[t] >= sorted[k - 1]);
 }
 
-/* Mark the rows that the token at position `token` reads. Returns the number of units of one KV
+/* Mark the rows that the token at position `token` reads. Returns the number of tiles of one KV
  * head that are left out. gap: as above. */
 static int choose(const struct world *w, int token, int head_kv, bool *is_read, double *gap) {
-    double log_weight[MAX_UNITS], share[MAX_UNITS] = {0}, distance[MAX_UNITS];
-    bool outlier[MAX_UNITS] = {0}, chosen[MAX_UNITS];
-    int at[MAX_UNITS], n = 0, rows = 0, n_left_out = 0;
+    double log_weight[MAX_TILES], share[MAX_TILES] = {0};
+    bool chosen[MAX_TILES];
+    int at[MAX_TILES], n = 0, n_left_out = 0;
     for (int pos = 0; pos <= token;) {
-        int found = candidate(w, pos, token);
-        if (found) at[n++] = pos, rows = found;
-        pos += found ? found : 1;
-    }
-    if (rows == LK_LANDMARK_ROWS) {
-        for (int t = 0; t < n; t++) distance[t] = 1 - closeness_of(w, at[t], head_kv);
-        choose_largest(distance, n, w->read_outliers, outlier, gap);
+        bool found = candidate(w, pos, token);
+        if (found) at[n++] = pos;
+        pos += found ? LK_TILE : 1;
     }
     for (int i = 0; i < w->group; i++) {
         const float *q = w->q + ((size_t)token * n_head(w) + head_kv * w->group + i) * D;
         double max = -1e9, sum = 0;
         for (int t = 0; t < n; t++) {
-            log_weight[t] = rows == LK_TILE ? estimate(w, at[t], head_kv, q)
-                                            : estimate_chunk(w, at[t], head_kv, q);
-            if (outlier[t]) log_weight[t] = -INFINITY;
+            log_weight[t] = estimate(w, at[t], head_kv, q);
             max = fmax(max, log_weight[t]);
         }
         for (int t = 0; t < n; t++) sum += exp(log_weight[t] - max);
         for (int t = 0; t < n; t++) share[t] = fmax(share[t], exp(log_weight[t] - max) / sum);
     }
-    memcpy(chosen, outlier, sizeof chosen);
     choose_largest(share, n, (int)ceilf(w->read * (float)n), chosen, gap);
     for (int t = 0; t <= token; t++) is_read[t] = true;
     for (int t = 0; t < n; t++) {
-        if (!chosen[t]) memset(is_read + at[t], 0, rows);
+        if (!chosen[t]) memset(is_read + at[t], 0, LK_TILE);
         n_left_out += !chosen[t];
     }
     return n_left_out;
@@ -201,8 +155,6 @@ static const char *const recipes[] = {
     "sink 4: f16; body: rot4; window 64: f16",
     "sink 3: f16; body: k=rot6 v=int8; recent 300: k=int8 v=int8; window 32: f16",
     "rot8",
-    "all: k=f16(landmarks) v=f16",
-    "sink 5: f16; body: k=f16(landmarks) v=f16; window 64: f16",
 };
 enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 
@@ -219,8 +171,7 @@ static void test_rule(void **state) {
         struct world w = {.n_head_kv = 1 + s % 3,
                           .group = 1 + s % 4,
                           .n_row = random_int(&r, 900, MAX_ROWS),
-                          .read = s % 2 ? 0.15f : 0.4f,
-                          .read_outliers = s % 2 ? 0 : 7};
+                          .read = s % 2 ? 0.15f : 0.4f};
         open_with_rows(&w, recipes[s / 2], &r);
         size_t n = (size_t)n_head(&w) * D;
         float *out = malloc(LK_DECODE_TOKENS * n * sizeof *out),

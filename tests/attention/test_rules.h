@@ -22,8 +22,7 @@ static const float score_scale = 0.5f;
 
 struct world {
     int n_head_kv, group, n_row, n_swa;
-    float read; /* share of the tiles; 0: all */
-    int read_outliers;
+    float read;   /* share of the tiles; 0: all */
     float *k, *v; /* [n_row][n_head_kv][D] */
     float *q;     /* [n_row][n_head][D] */
     struct lk_ledger ledger;
@@ -84,7 +83,6 @@ static inline struct lk_read_count attend(const struct world *w, const struct lk
                         .n_thread = n_thread,
                         .scale = score_scale,
                         .read = w->read,
-                        .read_outliers = w->read_outliers,
                         .read_count = count,
                         .q = w->q + (size_t)(end - n_tok) * n_head(w) * D,
                         .out = out};

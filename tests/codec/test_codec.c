@@ -63,8 +63,6 @@ static size_t all_variants(struct variant *out) {
         struct lk_codec f16 = {.coding = LK_F16, .bits = 16}, int8 = {.coding = LK_INT8, .bits = 8};
         out[n++] = (struct variant){f16, side, LK_TILE};
         out[n++] = (struct variant){f16, side, 4};
-        f16.landmarks = true;
-        out[n++] = (struct variant){f16, side, LK_TILE};
         out[n++] = (struct variant){int8, side, LK_TILE};
         for (int bits = 2; bits <= 4; bits += 2)
             for (int group = 32; group <= 128; group *= 2) {
@@ -205,8 +203,7 @@ static void sizes_are_exact_and_not_exceeded(void **state) {
             size_t codes = (size_t)v->rows * d * v->codec.bits / 8;
             assert_int_equal(bytes % 32, 0);
             assert_int_equal(bytes, (codes + scales + 31) / 32 * 32);
-            if (v->codec.coding == LK_F16)
-                assert_int_equal(scales, v->codec.landmarks ? v->rows / 8 * (2 * d + 4) : 0);
+            if (v->codec.coding == LK_F16) assert_int_equal(scales, 0);
             if (v->codec.coding == LK_INT8) assert_int_equal(scales, 64);
             if (v->codec.coding == LK_KIVI)
                 assert_int_equal(scales,

@@ -26,9 +26,6 @@ static void open_tiny_both(struct both *b, const char *preset, int n_rank, bool 
     open_tiny_stages(b, preset, n_rank, 1, sidecar, kernels);
 }
 
-/* It chooses among rows of all ranks. */
-static bool is_refused(const char *preset) { return strcmp(preset, "shadowkv") == 0; }
-
 /* A prompt that gives every rank a stripe, and the first one a part of another. */
 static int long_prompt(int n_rank) { return n_rank * LK_STRIPE + 200; }
 
@@ -40,7 +37,7 @@ static void test_presets(void **state) {
         open_tiny_both(&b, "llama", n_rank, true, NULL);
         for (int i = 0; lk_recipe_preset((size_t)i).name; i++) {
             const char *name = lk_recipe_preset((size_t)i).name;
-            if (is_refused(name) || i % 3 != n_rank - 2 || !case_runs((size_t)i)) continue;
+            if (i % 3 != n_rank - 2 || !case_runs((size_t)i)) continue;
             check_recipe(&b, "llama", name, long_prompt(n_rank));
             check_recipe(&b, "llama", name, 30); /* all rows on one rank */
         }
@@ -377,13 +374,11 @@ static void test_failures(void **state) {
     random_tokens(tok, CTX, b.single, 1);
     assert_int_equal(lk_model_open_cluster(&model, "/nowhere.gguf", NULL, b.cluster, &err),
                      LK_E_IO);
-    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
-        if (!is_refused(lk_recipe_preset(i).name)) continue;
-        assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(i).name, NULL), LK_OK);
-        assert_int_equal(lk_session_new(&s, b.divided, recipe, NULL, &err), LK_E_UNSUPPORTED);
-        assert_non_null(strstr(err.msg, "several ranks"));
-        lk_recipe_free(recipe);
-    }
+    assert_int_equal(lk_recipe_parse(&recipe, "rot3; read 25%", NULL),
+                     LK_OK); /* chooses among all */
+    assert_int_equal(lk_session_new(&s, b.divided, recipe, NULL, &err), LK_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "several ranks"));
+    lk_recipe_free(recipe);
     bool stops = true;
     lk_session_opts opts = {.n_ctx = CTX, .progress = stop_half_way, .user = &stops};
     assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);

@@ -282,7 +282,7 @@ static void test_refusals(void **state) {
                  {"best-2", true},
                  {"selective", true},
                  {"atom-4", true},
-                 {"shadowkv", true},
+                 {"rot4; read 25%", true},
                  {"trellis-2", true},
                  {"h2o", false},
                  {"tova", false},

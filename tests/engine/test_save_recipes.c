@@ -37,7 +37,6 @@ static const char *const more_recipes[] = {
     "sink 2: f16; keep 40 by h2o: latent50%+int8; window 30: latent50%; absorb less; eager",
     "sink 4: f16; body: k=latent(pre)+kivi4 v=latent; recent 32: k=latent100%(pre) v=latent100%",
     "sink 4: f16; body: k=rot3 v=rot2; recent 64: rot4; window 32: f16; read 20%",
-    "all: k=f16(landmarks) v=f16; read 10% outliers 2",
     "body: k=rot4 v=rot3; heads 0: k=rot2 v=rot3(trellis); window 32: f16",
     NULL};
 

@@ -34,7 +34,7 @@ static void test_families(void **state) {
         {"gemma2", 3, 3, {"layers 1-2: f16; body: k=rot4 v=rot3; window 40: f16"}},
         {"gemma4", 2, 2, {"best-4"}},
         {"qwen35", 5, 5, {"best-4"}}, /* a stage has no recurrent layer, and some nothing else */
-        {"lfm2", 2, 2, {"shadowkv"}},
+        {"lfm2", 2, 2, {"rot4; read 25%"}},
         {"llama", 4, 2, {"best-4"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -103,7 +103,6 @@ static void all_tables_write_same_bits(void **state) {
     for (int i = 0; i < N_TABLE; i++) n_table += lk_kernels_choose(tables[i]) != NULL;
     if (n_table == 0) skip();
     check_codec((struct lk_codec){.coding = LK_F16, .bits = 16});
-    check_codec((struct lk_codec){.coding = LK_F16, .bits = 16, .landmarks = true});
     check_codec((struct lk_codec){.coding = LK_INT8, .bits = 8});
     for (int bits = 2; bits <= 4; bits += 2)
         for (int group = 32; group <= 128; group *= 2)

@@ -114,7 +114,7 @@ works 2 run -p ' and' -c 8k -n 8 --greedy --session copy # one that was saved by
 
 refused "'plan' runs in one process" 2 plan
 refused 'no-such.gguf' 2 run -p x -m no-such.gguf
-refused 'several ranks' 2 run -p x --kv shadowkv
+refused 'several ranks' 2 run -p x --kv 'rot4; read 25%'
 refused 'the prompt is empty' 2 run -f /dev/null
 refused 'divisor' 3 run -p x --stages 2
 refused 'cannot be divided' 3 run -p x --stages 3
