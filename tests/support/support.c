@@ -4,6 +4,7 @@
 #include "base/splitmix64.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 uint32_t random_u32(struct random *r) { return (uint32_t)(lk_splitmix64_next(&r->state) >> 32); }
 
@@ -27,11 +28,15 @@ double nmse(const float *x, const float *ref, size_t n) {
     return power > 0 ? error / power : error;
 }
 
-bool case_runs(size_t i) {
-#ifdef LOWKEY_SAMPLE_CASES
-    return i % 4 == 0;
+size_t case_step(void) {
+#ifdef LOWKEY_SLOW_BUILD
+    enum { STEP = 12 };
 #else
-    (void)i;
-    return true;
+    enum { STEP = 4 };
 #endif
+    const char *step = getenv("LOWKEY_CASE_STEP");
+    long n = step ? strtol(step, NULL, 10) : 0;
+    return n > 0 ? (size_t)n : STEP;
 }
+
+bool case_runs(size_t i) { return i % case_step() == 0; }

@@ -18,8 +18,10 @@ int random_int(struct random *r, int low, int high); /* low to high, both includ
 /* Normalized mean squared error: sum of (x - ref)^2 divided by sum of ref^2. x, ref: [n]. */
 double nmse(const float *x, const float *ref, size_t n);
 
-/* Whether case i of a long loop over similar cases runs. All do, but with sanitizers, in an
- * emulator, and with LOWKEY_SAMPLE_CASES, only every fourth. */
+/* Of a long loop over similar cases, one in this many runs: the number in the environment variable
+ * LOWKEY_CASE_STEP, or else 4, or 12 with sanitizers and in an emulator. 1: all of them, as in
+ * `scripts/test long`. */
+size_t case_step(void);
 bool case_runs(size_t i);
 
 #endif
