@@ -60,19 +60,16 @@ def small_networks(lab, name, *options, budget="82"):
 def bench_less(lab, name, groups):
     """{(text, recipe): dict} of bench/less. groups: [(sidecar or None, [recipe, ...]), ...]"""
     out = f"results/{name}.tsv"
-    if not os.path.exists(lab.path(out)):
+    if not lab.has(out):
         words = [word for sidecar, some in groups for word in (["--sidecar", sidecar] if sidecar else []) + some]
         texts = [word for text in TEXTS for word in ("-f", text)]
         threads = ["-t", str(lab.threads)] if lab.threads else []
         lab.run(["bench/less", *threads, *texts, f"models/{MODELS[MODEL][1]}", *words], out)
     found = {}
-    for line in lab.read_lines(out):
-        text, *numbers, recipe = line.rstrip("\n").split("\t")
-        ppl, error, kl, kl_error, _, size, state, _ = map(float, numbers)
-        key = (os.path.basename(text), recipe)
-        if key not in found:
-            found[key] = {"ppl": ppl, "error": error, "kl": kl, "kl_error": kl_error, "bytes": size, "state": state, "rows": []}
-        found[key]["rows"].append(ppl)
+    for r in lab.measurement(out)["records"]:
+        key = (os.path.basename(r["text"]), r["recipe"])
+        row = found.setdefault(key, {**r["metrics"], "rows": []})
+        row["rows"].append(r["metrics"]["ppl"])
     return found
 
 
@@ -157,16 +154,16 @@ def figure6(lab):
     make_texts(lab)
     out = "results/less-hellinger.tsv"
     some = recipes(41)[1:]
-    if not os.path.exists(lab.path(out)):
+    if not lab.has(out):
         threads = ["-t", str(lab.threads)] if lab.threads else []
         lab.run(["bench/answers", *threads, "-n", str(lab.limit(12, 8)), "-a", "24", "--hellinger", "less-text/held.txt",
                  f"models/{MODELS[MODEL][1]}", some[0][1], "--sidecar", main_networks(lab), some[1][1]], out)
     rows = []
-    for line in lab.read_lines(out):
-        kv, kind, n, kl, error, _, _, _, distance, share, missed = line.rstrip("\n").split("\t")[:11]
-        if kv in [recipe for _, recipe in some]:
-            label = {recipe: label for label, recipe in some}[kv]
-            rows.append([label, kind, n, f"{float(kl):.3f} ± {float(error):.3f}", distance, share, missed])
+    for r in lab.measurement(out)["records"]:
+        if r["recipe"] in [recipe for _, recipe in some]:
+            m, label = r["metrics"], {recipe: label for label, recipe in some}[r["recipe"]]
+            rows.append([label, r["at"]["kind"], str(m["tokens"]), f"{m['kl']:.3f} ± {m['kl_error']:.3f}"] +
+                        [f"{m[name]:.4f}" for name in ("hellinger", "state_share", "missed")])
     return [table(["cache", "kind of token", "tokens", "KL", "Hellinger distance", "share of the states", "share of evicted rows in the full cache"], rows)]
 
 

@@ -5,15 +5,19 @@ Everything is measured from a work folder with these entries, so that saved comm
   lowkey, bench       the program, and the folder of benchmarks
   models, data        folders of models and of data sets
   NAME.lk.gguf        bases made by `lowkey compress`; large, not kept in the repository
-  results/            JSON of all measurements; kept in the repository (docs/results/data)
+  results/            what the programs printed, and NAME.command, the command that did
 
-A measurement that has its results is not repeated, so an interrupted run continues where it stopped.
+A measurement that has its results is not repeated, so an interrupted run continues where it stopped. The repository has
+the figures as a table for each paper (bench/support/results.py), and --render reads them from there.
 """
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
+
+from support import results
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -38,16 +42,23 @@ class Missing(Exception):
 class Lab:
     """One run: where things are, how much to measure."""
 
-    def __init__(self, work, quick, threads, render):
-        self.work, self.quick, self.threads, self.render = work, quick, threads, render
+    def __init__(self, work, quick, threads, kept=None):
+        """`kept`: measurements of a table; then nothing is measured."""
+        self.work, self.quick, self.threads, self.kept = work, quick, threads, kept
+        self.render = kept is not None
+        self.used = [] # names of results that the tables have read
 
     def limit(self, full, quick):
         return quick if self.quick else full
 
     def path(self, name):
-        if self.render: # results that are kept in the repository
-            name = name.replace("results/", "data/", 1)
         return os.path.join(self.work, name)
+
+    def has(self, name):
+        """Whether a result has been measured."""
+        if name not in self.used:
+            self.used.append(name)
+        return results.find(self.kept, name) is not None if self.render else os.path.exists(self.path(name))
 
     def run(self, command, out=None):
         """Run a command in the work folder; with `out`, keep its standard output there once it has succeeded."""
@@ -59,9 +70,10 @@ class Lab:
         if done.returncode:
             sys.exit(f"paper-tables: '{command[0]} {command[1]}' failed; run the same command again to continue")
         if out:
-            with open(self.path(out) + ".new", "wb") as file:
-                file.write(done.stdout)
-            os.replace(self.path(out) + ".new", self.path(out))
+            for name, text in ((out, done.stdout), (out + ".command", f"{shlex.join(command)} > {out}".encode())):
+                with open(self.path(name) + ".new", "wb") as file:
+                    file.write(text)
+                os.replace(self.path(name) + ".new", self.path(name))
 
     def lowkey(self, verb, model, *options, out=None):
         threads = ["-t", str(self.threads)] if self.threads else []
@@ -75,37 +87,37 @@ class Lab:
     def basis(self, model, name, *options, text=CALIBRATION, tokens="64k"):
         """The name of a sidecar made by `lowkey compress`, and what it printed (a dict)."""
         path, report = f"{model}-{name}.lk.gguf", f"results/compress-{model}-{name}.json"
-        if not os.path.exists(self.path(report)) or not (self.render or os.path.exists(self.path(path))):
+        if not self.has(report) or not (self.render or os.path.exists(self.path(path))):
             source = ["--text", text, "--tokens", tokens] if text else []
             self.lowkey("compress", model, "--json", *source, "-o", path, *options, out=report)
         return path
 
     def report(self, model, name):
-        return self.read_json(f"results/compress-{model}-{name}.json")
+        return results.to_compress(self.measurement(f"results/compress-{model}-{name}.json"))
+
+    def measurement(self, name):
+        """A result as a measurement: of the kept table, or of what the program printed."""
+        if not self.has(name):
+            raise Missing(name)
+        return results.find(self.kept, name) if self.render else parse(self, name)
 
     def read_lines(self, name):
-        if not os.path.exists(self.path(name)):
-            raise Missing(name)
         with open(self.path(name), encoding="utf-8") as file:
             return file.readlines()
 
-    def read_json(self, name):
-        return json.loads("".join(self.read_lines(name)))
-
     def read_results(self, name):
         """{(task, recipe): metrics} of a file of `lowkey eval`."""
-        if not os.path.exists(self.path(name)):
+        if not self.has(name):
             return {}
-        with open(self.path(name), encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
-        return {(line["task"], line["kv"]): line for line in lines if line["type"] == "result"}
+        return {(r["at"]["task"], r["recipe"]): {"metrics": results.to_metrics(r["metrics"])}
+                for r in self.measurement(name)["records"] if "task" in r["at"] and "key" not in r["at"]}
 
     def read_items(self, name):
         """{(task, recipe): {item: record}} of a file of `lowkey eval`."""
         found = {}
-        for record in map(json.loads, self.read_lines(name)):
-            if record["type"] == "item":
-                found.setdefault((record["task"], record["kv"]), {})[record["key"]] = record
+        for r in self.measurement(name)["records"]:
+            if "key" in r["at"]:
+                found.setdefault((r["at"]["task"], r["recipe"]), {})[r["at"]["key"]] = r["metrics"]
         return found
 
     def eval(self, name, model, tasks, recipes, *options, sidecar=None):
@@ -135,25 +147,48 @@ class Lab:
     def bench(self, name, model, recipes, *options, sidecar=None):
         """The results of `lowkey bench`, as a list of dicts."""
         out = f"results/{name}.json"
-        if not os.path.exists(self.path(out)):
+        if not self.has(out):
             command = ["--json", *options]
             for kv in recipes:
                 command += ["--kv", kv]
             if sidecar:
                 command += ["--sidecar", sidecar]
             self.lowkey("bench", model, *command, out=out)
-        return self.read_json(out)["results"]
+        return results.to_answer(self.measurement(out), "results")["results"]
 
     def plan(self, name, model, recipes, contexts, *options, sidecar=None):
         out = f"results/{name}.json"
-        if not os.path.exists(self.path(out)):
+        if not self.has(out):
             command = ["--json", "-c", ",".join(contexts), *options]
             for kv in recipes:
                 command += ["--kv", kv]
             if sidecar:
                 command += ["--sidecar", sidecar]
             self.lowkey("plan", model, *command, out=out)
-        return self.read_json(out)["plans"]
+        return results.to_answer(self.measurement(out), "plans")["plans"]
+
+
+# Columns of what bench/less, bench/answers and bench/batch print.
+LESS = ("text", "ppl", "error", "kl", "kl_error", "top1", "bytes", "state", "network", "recipe")
+ANSWERS = ("recipe", "kind", "tokens", "kl", "kl_error", "nats", "top1", "worse", "hellinger", "state_share", "missed")
+BATCH = ("n", "tokens_per_second", "of_one", "ms_per_pass", "build_ms", "cache_mib")
+
+
+def parse(lab, name):
+    """The measurement that a file of results holds."""
+    lines = lab.read_lines(name)
+    if name.endswith(".jsonl"):
+        return results.of_eval(map(json.loads, lines))
+    command = lab.read_lines(name + ".command")[0]
+    if name.endswith(".tsv"):
+        return results.of_columns(lines, command, ANSWERS if "answers" in command.split()[0] else LESS, MODELS["smol"][1])
+    if name.endswith(".txt"):
+        words = [" ".join(line.split()) for line in lines if line.split()[:1] and line.split()[0].isdigit()]
+        return results.of_columns(words, command, BATCH, MODELS["smol"][1], " ")
+    answer = json.loads("".join(lines))
+    if "layers" in answer:
+        return results.of_compress(answer, command)
+    return results.of_answer(answer, command, *(("plans", ("n_tok",)) if "plans" in answer else ("results", ("depth",))))
 
 
 def paired(items, task, a, b, score):
@@ -243,11 +278,10 @@ def batch_table(lab, name, model, methods, depth, sizes):
     rows, first = [], None
     for i, (label, kv, sidecar) in enumerate(methods):
         out = f"results/{name}-{model}-{i}.txt"
-        if not os.path.exists(lab.path(out)):
+        if not lab.has(out):
             basis = ["--sidecar", sidecar] if sidecar else []
             lab.run(["bench/batch", *basis, f"models/{MODELS[model][1]}", kv, str(depth), "16", *map(str, sizes)], out)
-        lines = [line.split() for line in lab.read_lines(out)]
-        speed = {line[0]: float(line[1]) for line in lines if line and line[0].isdigit()}
+        speed = {r["metrics"]["n"]: r["metrics"]["tokens_per_second"] for r in lab.measurement(out)["records"]}
         first = first or speed
-        rows.append([label] + [f"{speed[str(n)]:.1f} ({speed[str(n)] / first[str(n)]:.2f}x)" for n in sizes])
+        rows.append([label] + [f"{speed[n]:.1f} ({speed[n] / first[n]:.2f}x)" for n in sizes])
     return table(["cache"] + [f"{n} session{'s' * (n > 1)}, tokens/s" for n in sizes], rows)
