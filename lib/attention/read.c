@@ -114,17 +114,19 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
         for (int c = 0; c < q->d_head; c++) norm += row[c] * row[c];
         spread[i] = 0.5f * attn->scale * norm / (unit * unit);
     }
-    for (int t = 0; t < zone->n_tile; t += TOGETHER)
+    void *block[2 * TOGETHER]; /* of these tiles, and of the next */
+    for (int t = 0; t < zone->n_tile; t += TOGETHER) {
+        int n_next = zone->n_tile - t - TOGETHER;
+        for (int i = 0; i < 2 * TOGETHER && t + i < zone->n_tile; i++)
+            block[i] = lk_kv_block(attn->k, zone->level, zone->k_tile + t + i);
         for (int h = 0; h < item->n_head_kv; h++) {
-            int n_next = zone->n_tile - t - TOGETHER;
-            struct lk_rows rows =
-                tile_rows(attn->k, zone->level, item->head_kv + h, level->block + zone->k_tile + t,
-                          n_next < 0 ? zone->n_tile - t : TOGETHER);
+            struct lk_rows rows = tile_rows(attn->k, zone->level, item->head_kv + h, block,
+                                            n_next < 0 ? zone->n_tile - t : TOGETHER);
             const void *next[TOGETHER]; /* the same head's scales and means */
             size_t codes = lk_bitplanes_bytes(rows.codec->bits, level->d_part),
                    bytes = lk_codec_head_bytes(rows.codec, LK_K, level->d_part, LK_TILE);
             for (int i = 0; i < TOGETHER && i < n_next; i++)
-                next[i] = (const char *)rows.block[TOGETHER + i] + rows.offset + codes;
+                next[i] = (const char *)block[TOGETHER + i] + rows.offset + codes;
             rows.fetch = (struct lk_fetch){next,
                                            n_next < 0          ? 0
                                            : n_next < TOGETHER ? n_next
@@ -135,6 +137,7 @@ static void score_tiles(struct lk_attn_item *item, const struct lk_read *read,
                                            zone->first + t,
                                        (size_t)read->n_tile);
         }
+    }
 }
 
 /* share[t]: the largest share of tile t among the queries of a KV head. score [group][n_tile] is
@@ -224,17 +227,18 @@ static void attend_tiles(struct lk_attn_item *item, const struct lk_read_zone *z
     const struct lk_attn *attn = item->attn;
     const struct lk_level *level[2] = {&attn->k->level[zone->level],
                                        &attn->v->level[zone->v_level]};
-    void **first[2] = {level[0]->block + zone->k_tile, level[1]->block + zone->v_tile};
+    int64_t first[2] = {zone->k_tile, zone->v_tile};
     void *block[2][BATCH] = {{0}};
     for (int i = 0; i < n; i++) {
-        block[0][i] = first[0][tile[i]];
-        block[1][i] = first[1][tile[i]];
+        block[0][i] = lk_kv_block(attn->k, zone->level, first[0] + tile[i]);
+        block[1][i] = lk_kv_block(attn->v, zone->v_level, first[1] + tile[i]);
     }
     struct lk_rows k = tile_rows(attn->k, zone->level, item->head_kv, block[0], n),
                    v = tile_rows(attn->v, zone->v_level, item->head_kv, block[1], n);
     const void *fetch[2][BATCH]; /* V of these tiles, and K of the next */
     for (int i = 0; i < n; i++) fetch[0][i] = (const char *)block[1][i] + v.offset;
-    for (int i = 0; i < n_next; i++) fetch[1][i] = (const char *)first[0][next[i]] + k.offset;
+    for (int i = 0; i < n_next; i++)
+        fetch[1][i] = lk_kv_block(attn->k, zone->level, first[0] + next[i]) + k.offset;
     k.fetch = (struct lk_fetch){fetch[0], n, level[1]->head_bytes};
     v.fetch = (struct lk_fetch){fetch[1], n_next, level[0]->head_bytes};
     attend_rows(item, zone, &k, &v);

@@ -114,7 +114,7 @@ static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok,
         *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
-        *bytes += n_block * sizeof(void *);
+        *bytes += n_block * LK_BLOCK_TABLE_BYTES;
         n_block = whole ? n_block : lk_shard_max_blocks(kv, i, n_block);
         ok &= lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_block);
     }

@@ -62,6 +62,7 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->elsewhere = kv->stage != shape->stage;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
+    kv->arena = &cache->pool.arena;
     kv->rows = cache->rows[side];
     kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
     for (int i = 0; i < kv->n_level; i++) {
@@ -90,7 +91,7 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
     cache->ledger = ledger;
     cache->shape = *shape;
     cache->kernels = lk_kernels_choose(NULL); /* all kernels encode to the same bits */
-    lk_pool_init(&cache->pool, ledger);
+    lk_pool_init(&cache->pool, LK_SLAB_BYTES, ledger);
     cache->kv = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->kv);
     cache->evict = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->evict);
     for (int side = 0; side < 2; side++)
@@ -136,7 +137,7 @@ void lk_cache_clear(struct lk_cache *cache) {
         for (int i = 0; i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             for (int64_t b = 0; b < level->n_block; b++)
-                lk_pool_free(&cache->pool, level->block_bytes, level->block[b]);
+                lk_pool_free(&cache->pool, level->block[b]);
             lk_release(cache->ledger, LK_FOR_CACHE, level->block,
                        level->cap * sizeof *level->block);
             level->block = NULL;
@@ -299,8 +300,7 @@ static void drop_layer(struct lk_cache *cache, int layer, int64_t n) {
         kv->n_tok -= n;
         if (kv->n_kept > kv->n_tok - kv->first) kv->n_kept = kv->n_tok - kv->first;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
-        while (level->n_block > n_block)
-            lk_pool_free(&cache->pool, level->block_bytes, level->block[--level->n_block]);
+        while (level->n_block > n_block) lk_pool_free(&cache->pool, level->block[--level->n_block]);
         if (count->rows == 0) count->skip = 0;
     }
 }

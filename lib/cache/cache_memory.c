@@ -17,7 +17,7 @@ bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t
 
 bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool held) {
     if (!lk_cache_grow_table(cache, level, level->n_block + 1)) return false;
-    void *block = held ? lk_pool_alloc(&cache->pool, level->block_bytes) : NULL;
+    lk_block block = held ? lk_pool_alloc(&cache->pool, level->block_bytes) : 0;
     if (block || !held) level->block[level->n_block++] = block;
     return block || !held;
 }
@@ -27,15 +27,15 @@ void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++) {
             if (lk_shard_holds_block(kv, i, b)) continue;
-            lk_pool_free(&cache->pool, kv->level[i].block_bytes, kv->level[i].block[b]);
-            kv->level[i].block[b] = NULL;
+            lk_pool_free(&cache->pool, kv->level[i].block[b]);
+            kv->level[i].block[b] = 0;
         }
 }
 
-void *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t b) {
-    void *block = lk_pool_make_writable(&cache->pool, level->block_bytes, level->block[b]);
+char *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t b) {
+    lk_block block = lk_pool_make_writable(&cache->pool, level->block[b]);
     if (block) level->block[b] = block;
-    return block;
+    return lk_block_host(&cache->pool.arena, block);
 }
 
 /* ---- reservations ---- */
@@ -58,14 +58,12 @@ static int64_t count_copies(struct lk_cache *cache, const struct lk_kv *kv, int 
     if (c.n_in && (count->skip + count->rows) % block_rows) n_write++;
     /* From the last block, which new rows are appended to. */
     for (int64_t b = level->n_block - 1; b >= n_gone && n_write > 0; b--) {
-        bool shared =
-            level->block[b] && lk_pool_is_shared(&cache->pool, level->block_bytes, level->block[b]);
+        bool shared = level->block[b] && lk_pool_is_shared(&cache->pool, level->block[b]);
         n += shared;
         n_write -= shared || c.n_replaced == 0;
     }
     for (int64_t b = 0; b < n_gone && b < level->n_block; b++)
-        n += level->block[b] &&
-             !lk_pool_is_reusable(&cache->pool, level->block_bytes, level->block[b]);
+        n += level->block[b] && !lk_pool_is_reusable(&cache->pool, level->block[b]);
     return n;
 }
 
@@ -171,7 +169,7 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
             /* Kernels multiply the rows of a tile before the level's first row by zero. They must
              * not be NaN. */
             if (ok && n_block && kv->count[i].skip && level->block[0])
-                memset(level->block[0], 0, level->block_bytes);
+                memset(lk_kv_block(kv, i, 0), 0, level->block_bytes);
         }
     }
     if (ok) return LK_OK;

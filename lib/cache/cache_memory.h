@@ -46,6 +46,6 @@ void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv);
 
 /* A block of a level for writing; a copy takes its place if other caches hold it. NULL without
  * memory. */
-void *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t block);
+char *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t block);
 
 #endif

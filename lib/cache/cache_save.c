@@ -81,7 +81,7 @@ bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving)
         write_statistics(saving, kv, first);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), kv->level[i].block[b],
+                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), lk_kv_block(kv, i, b),
                               kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
             write_evict(saving, &cache->kv[k / 2][LK_K], first, &cache->evict[k / 2]);
@@ -111,9 +111,18 @@ static void collect_indices(struct lk_saving *saving, int first, int n_sender, i
     }
 }
 
-/* The index of a block in `later`, at or after *next, which moves after it; -1 if it is not
+/* A level of a part, and the same level of the later state. */
+struct level_pair {
+    const struct lk_cache *cache, *later;
+    int kv, level; /* lk_cache_kv */
+};
+
+/* The index in the later state of block b, at or after *next, which moves after it; -1 if it is not
  * there. */
-static int32_t find_block(const struct lk_level *later, const void *block, int64_t *next) {
+static int32_t find_block(const struct level_pair *pair, int64_t b, int64_t *next) {
+    lk_block block = lk_cache_kv(pair->cache, pair->kv)->level[pair->level].block[b];
+    const struct lk_level *later = &lk_cache_kv(pair->later, pair->kv)->level[pair->level];
+    if (!lk_pool_is_same(&pair->cache->pool, &pair->later->pool, block)) return -1;
     for (int64_t i = *next; i < later->n_block; i++)
         if (later->block[i] == block) {
             *next = i + 1;
@@ -122,10 +131,11 @@ static int32_t find_block(const struct lk_level *later, const void *block, int64
     return -1;
 }
 
-/* The blocks of level i that `later` does not hold, and the indices of the others. first: the first
- * rank of the layer's stage. */
-static void write_level_part(const struct lk_kv *kv, int i, const struct lk_level *later, int first,
-                             struct lk_saving *saving) {
+/* The blocks of the level that the later state does not hold, and the indices of the others. first:
+ * the first rank of the layer's stage. */
+static void write_level_part(const struct level_pair *pair, int first, struct lk_saving *saving) {
+    const struct lk_kv *kv = lk_cache_kv(pair->cache, pair->kv);
+    int i = pair->level;
     const struct lk_level *level = &kv->level[i];
     int n_sender = kv->shard.n_rank > 1 ? kv->shard.n_rank : 1, rank = rank_of(saving->ranks);
     int64_t next = 0, n;
@@ -133,14 +143,13 @@ static void write_level_part(const struct lk_kv *kv, int i, const struct lk_leve
         int32_t index[INDEX_CHUNK];
         n = level->n_block - b0 < INDEX_CHUNK ? level->n_block - b0 : INDEX_CHUNK;
         for (int64_t b = b0; b < b0 + n; b++)
-            index[b - b0] = first + lk_shard_block_owner(kv, i, b) == rank
-                                ? find_block(later, level->block[b], &next)
-                                : -1;
+            index[b - b0] =
+                first + lk_shard_block_owner(kv, i, b) == rank ? find_block(pair, b, &next) : -1;
         if (!saving->n_byte) collect_indices(saving, first, n_sender, index, (size_t)n);
         for (int64_t b = b0; b < b0 + n; b++) {
             lk_saving_put(saving, 0, &index[b - b0], sizeof *index);
             if (index[b - b0] < 0)
-                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), level->block[b],
+                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), lk_kv_block(kv, i, b),
                               level->block_bytes);
         }
     }
@@ -149,11 +158,11 @@ static void write_level_part(const struct lk_kv *kv, int i, const struct lk_leve
 bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
                          struct lk_saving *saving) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
-        const struct lk_kv *kv = lk_cache_kv(cache, k), *other = lk_cache_kv(later, k);
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
         int first = first_rank(cache, kv, saving->ranks);
         write_statistics(saving, kv, first);
         for (int i = 0; i < kv->n_level; i++)
-            write_level_part(kv, i, &other->level[i], first, saving);
+            write_level_part(&(struct level_pair){cache, later, k, i}, first, saving);
         if (kv->side == LK_V && kv->evict)
             write_evict(saving, &cache->kv[k / 2][LK_K], first, &cache->evict[k / 2]);
     }
@@ -262,7 +271,7 @@ bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {
         restore_statistics(kv, from);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                lk_restoring_get(from, kv->level[i].block[b], kv->level[i].block_bytes);
+                lk_restoring_get(from, lk_kv_block(kv, i, b), kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
             restore_evict(&cache->evict[k / 2], !kv->elsewhere, kv->n_tok - kv->first, from);
     }
@@ -300,29 +309,27 @@ static bool is_needed_elsewhere(const struct level_part *part, int64_t b, int64_
                                         lk_shard_block_owner(later, part->level, same);
 }
 
-/* Block b of the part: block `same` of the later state. NULL if this rank is not to hold it, or
- * *ok becomes false because it has no memory. */
-static void *take_later_block(struct level_part *part, int64_t b, int64_t same,
-                              struct lk_restoring *from, bool *ok) {
+/* Block b of the part: block `same` of the later state. 0 if this rank is not to hold it, or *ok
+ * becomes false because it has no memory. */
+static lk_block take_later_block(struct level_part *part, int64_t b, int64_t same,
+                                 struct lk_restoring *from, bool *ok) {
     struct lk_pool *pool = &part->cache->pool;
     const struct lk_level *later = &part->later->level[part->level];
     bool held = lk_shard_holds_block(part->kv, part->level, b);
-    for (; part->next < same; part->next++)
-        lk_pool_free(pool, later->block_bytes, later->block[part->next]);
-    void *block = later->block[part->next++];
+    for (; part->next < same; part->next++) lk_pool_free(pool, later->block[part->next]);
+    lk_block block = later->block[part->next++];
     if (is_needed_elsewhere(part, b, same)) {
         const lk_ranks *ranks = from->ranks;
         int owner = first_rank(part->cache, part->kv, ranks) +
                     lk_shard_block_owner(part->later, part->level, same);
         if (held && !block) block = lk_pool_alloc(pool, later->block_bytes);
         if (held && !block) *ok = false;
-        from->lost = !ranks->broadcast(ranks->user, owner, block ? block : from->spare,
-                                       later->block_bytes) ||
-                     from->lost;
+        void *data = block ? lk_block_host(&pool->arena, block) : from->spare;
+        from->lost = !ranks->broadcast(ranks->user, owner, data, later->block_bytes) || from->lost;
     }
     if (held || !block) return block;
-    lk_pool_free(pool, later->block_bytes, block);
-    return NULL;
+    lk_pool_free(pool, block);
+    return 0;
 }
 
 /* Replace the blocks of level i of K or V, which are those of the later state, by those of a part.
@@ -338,7 +345,7 @@ static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
     bool has_table = lk_cache_grow_table(cache, level, n_block), ok = has_table;
     for (int64_t b = 0; b < n_block; b++) {
         int32_t same = -1;
-        void *block = NULL;
+        lk_block block = 0;
         lk_restoring_get(from, &same, sizeof same);
         if (same >= 0) {
             block = take_later_block(&part, b, same, from, &ok);
@@ -346,15 +353,14 @@ static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
             bool held = lk_shard_holds_block(kv, i, b);
             if (held && ok) block = lk_pool_alloc(&cache->pool, level->block_bytes);
             ok = ok && (block || !held);
-            lk_restoring_get(from, block, level->block_bytes);
+            lk_restoring_get(from, lk_block_host(&cache->pool.arena, block), level->block_bytes);
         }
         if (has_table)
             level->block[level->n_block++] = block;
         else
-            lk_pool_free(&cache->pool, level->block_bytes, block);
+            lk_pool_free(&cache->pool, block);
     }
-    for (; part.next < old->n_block; part.next++)
-        lk_pool_free(&cache->pool, old->block_bytes, old->block[part.next]);
+    for (; part.next < old->n_block; part.next++) lk_pool_free(&cache->pool, old->block[part.next]);
     lk_release(cache->ledger, LK_FOR_CACHE, old->block, (size_t)old->cap * sizeof *old->block);
     return ok;
 }

@@ -1,13 +1,13 @@
 /* K or V of one layer: finding and decoding rows. */
 #include "cache/kv.h"
 
-const void *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n) {
+char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n) {
     int64_t index = kv->count[level].skip + at;
     int block_rows = kv->rule[level].block_rows;
     *row = (int)(index % block_rows);
     int64_t in_block = block_rows - *row, in_level = kv->count[level].rows - at;
     *n = in_block < in_level ? in_block : in_level;
-    return kv->level[level].block[index / block_rows];
+    return lk_kv_block(kv, level, index / block_rows);
 }
 
 int64_t lk_kv_position(const struct lk_kv *kv, int level, int64_t at, int head) {

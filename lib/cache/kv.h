@@ -13,6 +13,7 @@
 
 #include "cache/evict.h"
 #include "cache/level.h"
+#include "cache/pool.h"
 #include "cache/rope.h"
 #include "cache/shard.h"
 #include "codec/ops.h"
@@ -77,7 +78,7 @@ struct lk_part_layout {
 };
 
 struct lk_level {
-    void **block; /* [n_block] in order of position, room for cap; NULL: of another rank */
+    lk_block *block; /* [n_block] in order of position, room for cap; 0: of another rank */
     int64_t n_block, cap;
     size_t head_bytes;            /* bytes of a part; of the widest, if parts differ */
     size_t block_bytes;           /* bytes of a block */
@@ -115,6 +116,7 @@ struct lk_kv {
     enum lk_side side;
     int n_head, d_head; /* KV heads of a row, and channels of each */
     int n_level, n_swa;
+    const struct lk_arena *arena; /* of the levels' blocks */
     struct lk_level_rule rule[LK_MAX_KV_LEVEL];
     struct lk_level_count count[LK_MAX_KV_LEVEL];
     struct lk_level level[LK_MAX_KV_LEVEL];
@@ -159,10 +161,15 @@ static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int p
                             .sigma = lk_kv_sigma(kv, level, part)};
 }
 
+/* Block b of a level: its address for the CPU; NULL if another rank holds it. */
+static inline char *lk_kv_block(const struct lk_kv *kv, int level, int64_t b) {
+    return lk_block_host(kv->arena, kv->level[level].block[b]);
+}
+
 /* The block that holds row `at` of a level, counted from the level's oldest row; NULL if another
  * rank holds it. *row: its index in the block. *n: number of the level's rows in this block from
  * there on. */
-const void *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
+char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
 
 /* Position of that row's token: what RoPE rotated its K by. In a level without a limit positions
  * are consecutive and the same for all heads, but for a gap after the rows that a shift kept. */

@@ -69,8 +69,7 @@ void lk_move_drop(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t n) {
     int64_t n_empty = (kv->count[i].skip + n) / kv->rule[i].block_rows;
     if (n == kv->count[i].rows) n_empty = level->n_block;
     lk_level_remove(&kv->rule[i], &kv->count[i], n);
-    for (int64_t b = 0; b < n_empty; b++)
-        lk_pool_free(&cache->pool, level->block_bytes, level->block[b]);
+    for (int64_t b = 0; b < n_empty; b++) lk_pool_free(&cache->pool, level->block[b]);
     level->n_block -= n_empty;
     memmove(level->block, level->block + n_empty, level->n_block * sizeof *level->block);
 }

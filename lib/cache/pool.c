@@ -1,123 +1,133 @@
-/* A pool of blocks by size: slabs, free lists, and slabs shared with other pools. */
+/* A pool of blocks by size: slabs, free blocks, and slabs shared with other pools. */
 #include "cache/pool.h"
 
 #include <string.h>
 
-void lk_pool_init(struct lk_pool *pool, struct lk_ledger *ledger) {
+void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *ledger) {
     memset(pool, 0, sizeof *pool);
     pool->ledger = ledger;
+    pool->slab_bytes = slab_bytes;
+    while ((size_t)LK_BLOCK_UNIT << pool->arena.shift < slab_bytes) pool->arena.shift++;
     pthread_mutex_init(&pool->lock, NULL);
 }
+
+lk_block lk_arena_wrap(struct lk_arena *arena, struct lk_slab *slab, void *mem) {
+    *slab = (struct lk_slab){.mem = mem};
+    *arena = (struct lk_arena){.page = {slab}};
+    return 1; /* offsets have no bits, so this is slab 1 */
+}
+
+/* ---- slabs by number ---- */
+
+static struct lk_slab *slab_of(const struct lk_pool *pool, lk_block block) {
+    return lk_arena_slab(&pool->arena, block >> pool->arena.shift);
+}
+
+static size_t slab_bytes(const struct lk_pool_class *class) { return class->n_block * class->size; }
+
+static size_t page_bytes(int page) { return sizeof(struct lk_slab) << page; }
+
+/* Make room for the slabs up to this number. */
+static bool grow_pages(struct lk_pool *pool, uint32_t number) {
+    if ((uint64_t)number << pool->arena.shift > UINT32_MAX) return false;
+    for (int i = 0; number >> i; i++) {
+        if (!pool->arena.page[i])
+            pool->arena.page[i] = lk_alloc(pool->ledger, LK_FOR_CACHE, page_bytes(i));
+        if (!pool->arena.page[i]) return false;
+    }
+    return true;
+}
+
+/* An unused number; 0 without memory. The caller uses it. */
+static uint32_t take_number(struct lk_pool *pool) {
+    uint32_t number = pool->unused;
+    if (number)
+        pool->unused = lk_arena_slab(&pool->arena, number)->n_held;
+    else if (grow_pages(pool, pool->n_slab + 1))
+        number = ++pool->n_slab;
+    return number;
+}
+
+static void give_number(struct lk_pool *pool, uint32_t number) {
+    *lk_arena_slab(&pool->arena, number) = (struct lk_slab){.n_held = pool->unused};
+    pool->unused = number;
+}
+
+/* ---- blocks by size ---- */
 
 static struct lk_pool_class *find_class(struct lk_pool *pool, size_t size) {
     for (int i = 0; i < pool->n_class; i++)
         if (pool->class[i].size == size) return &pool->class[i];
     if (pool->n_class == LK_POOL_CLASSES) return NULL;
     struct lk_pool_class *class = &pool->class[pool->n_class++];
-    *class = (struct lk_pool_class){.size = size, .n_block = (LK_SLAB_BYTES + size - 1) / size};
+    *class = (struct lk_pool_class){.size = size,
+                                    .n_block = (uint32_t)((pool->slab_bytes + size - 1) / size)};
     return class;
 }
 
-static void *next_of(const void *block) {
-    void *next;
-    memcpy(&next, block, sizeof next);
-    return next;
-}
-
-static void set_next(void *block, void *next) { memcpy(block, &next, sizeof next); }
-
-/* Number of slabs at or below this address. */
-static size_t count_slabs_below(const struct lk_pool_class *class, const char *at) {
-    size_t low = 0, high = class->n_slab;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (class->slab[middle].mem <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static struct lk_slab *find_slab(struct lk_pool_class *class, const void *block) {
-    return &class->slab[count_slabs_below(class, block) - 1];
-}
-
-static size_t slab_bytes(const struct lk_pool_class *class) { return class->n_block * class->size; }
-
-static void push_free(struct lk_pool_class *class, void *block) {
-    set_next(block, class->free);
-    class->free = block;
-    class->n_free++;
-}
-
-static void *pop_free(struct lk_pool_class *class) {
-    void *block = class->free;
-    class->free = next_of(block);
-    class->n_free--;
-    find_slab(class, block)->n_held++;
-    return block;
-}
-
 static bool add_slab(struct lk_pool *pool, struct lk_pool_class *class) {
-    if (class->n_slab == class->cap) {
-        size_t cap = 2 * class->cap + 4, unit = sizeof *class->slab;
-        if (!lk_grow(pool->ledger, LK_FOR_CACHE, (void **)&class->slab, class->cap * unit,
+    size_t n_own = class->n_own + class->n_block, unit = sizeof *class->free;
+    if (n_own > class->cap) {
+        size_t cap = n_own + n_own / 8 + 4;
+        if (!lk_grow(pool->ledger, LK_FOR_CACHE, (void **)&class->free, class->cap * unit,
                      cap * unit))
             return false;
         class->cap = cap;
     }
     char *mem = lk_alloc(pool->ledger, LK_FOR_CACHE, slab_bytes(class));
-    if (!mem) return false;
-    size_t at = count_slabs_below(class, mem);
-    memmove(class->slab + at + 1, class->slab + at, (class->n_slab - at) * sizeof *class->slab);
-    class->slab[at] = (struct lk_slab){.mem = mem};
+    uint32_t number = mem ? take_number(pool) : 0;
+    if (!number) {
+        lk_release(pool->ledger, LK_FOR_CACHE, mem, slab_bytes(class));
+        return false;
+    }
+    *lk_arena_slab(&pool->arena, number) =
+        (struct lk_slab){.mem = mem, .class = (uint8_t)(class - pool->class)};
     class->n_slab++;
-    for (size_t i = class->n_block; i-- > 0;) push_free(class, mem + i * class->size);
+    class->n_own = n_own;
+    for (size_t i = class->n_block; i-- > 0;)
+        class->free[class->n_free++] =
+            (number << pool->arena.shift) + (lk_block)(i * class->size / LK_BLOCK_UNIT);
     return true;
 }
 
-static void remove_slab(struct lk_pool_class *class, struct lk_slab *slab) {
-    size_t at = slab - class->slab;
-    class->n_slab--;
-    memmove(slab, slab + 1, (class->n_slab - at) * sizeof *slab);
-}
-
-/* Remove the slab's free blocks from the free list. */
-static void unlink_free_blocks(struct lk_pool_class *class, const struct lk_slab *slab) {
-    char *mem = slab->mem, *end = mem + slab_bytes(class);
-    void *kept = NULL;
-    if (slab->n_held == class->n_block) return;
-    for (void *block = class->free, *next; block; block = next) {
-        next = next_of(block);
-        if ((char *)block >= mem && (char *)block < end) continue;
-        set_next(block, kept);
-        kept = block;
+/* Forget the free blocks of slabs that are about to be freed, or shared. */
+static void forget_free_blocks(struct lk_pool *pool, struct lk_pool_class *class) {
+    size_t n = 0;
+    for (size_t i = 0; i < class->n_free; i++) {
+        const struct lk_slab *slab = slab_of(pool, class->free[i]);
+        if (!slab->drop && !slab->refs) class->free[n++] = class->free[i];
     }
-    class->free = kept;
-    class->n_free -= class->n_block - slab->n_held;
+    class->n_free = n;
 }
 
-static void free_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
-    unlink_free_blocks(class, slab);
+/* Free a slab of this pool whose blocks are no longer among the free ones. */
+static void free_slab(struct lk_pool *pool, uint32_t number) {
+    struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+    struct lk_pool_class *class = &pool->class[slab->class];
     lk_release(pool->ledger, LK_FOR_CACHE, slab->mem, slab_bytes(class));
-    remove_slab(class, slab);
+    class->n_slab--;
+    class->n_own -= class->n_block;
+    give_number(pool, number);
 }
 
-static bool is_droppable(const struct lk_pool_class *class, const struct lk_slab *slab) {
-    return slab->n_held == 0 && class->n_free >= class->n_reserved + class->n_block;
+/* n_free: free blocks that remain of the class. */
+static bool is_droppable(const struct lk_pool_class *class, const struct lk_slab *slab,
+                         size_t n_free) {
+    return !slab->refs && slab->n_held == 0 && n_free >= class->n_reserved + class->n_block;
 }
 
 /* Give up a shared slab after its last block of this pool was freed. */
-static void release_shared_slab(struct lk_pool *pool, struct lk_pool_class *class,
-                                struct lk_slab *slab) {
+static void release_shared_slab(struct lk_pool *pool, uint32_t number) {
+    struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+    struct lk_pool_class *class = &pool->class[slab->class];
     lk_ledger_return(pool->ledger, slab_bytes(class));
     if (atomic_fetch_sub(&slab->refs->n_pool, 1) == 1) {
         lk_release(pool->ledger->common, LK_FOR_CACHE, slab->mem, slab_bytes(class));
         lk_release(pool->ledger->common, LK_FOR_CACHE, slab->refs, sizeof *slab->refs);
     }
-    remove_slab(class, slab);
+    class->n_slab--;
     pool->n_shared--;
+    give_number(pool, number);
 }
 
 void lk_pool_unreserve(struct lk_pool *pool) {
@@ -140,96 +150,95 @@ bool lk_pool_commit(struct lk_pool *pool) {
     return true;
 }
 
-static void *alloc_block(struct lk_pool *pool, size_t size) {
-    struct lk_pool_class *class = find_class(pool, size);
-    void *block = NULL;
-    if (class && (class->free || add_slab(pool, class))) block = pop_free(class);
-    if (block && class->n_reserved) class->n_reserved--;
+static lk_block alloc_block(struct lk_pool *pool, struct lk_pool_class *class) {
+    if (!class || (class->n_free == 0 && !add_slab(pool, class))) return 0;
+    lk_block block = class->free[--class->n_free];
+    slab_of(pool, block)->n_held++;
+    if (class->n_reserved) class->n_reserved--;
     return block;
 }
 
-static void free_block(struct lk_pool *pool, size_t size, void *block) {
-    struct lk_pool_class *class = find_class(pool, size);
-    struct lk_slab *slab = find_slab(class, block);
+static void free_block(struct lk_pool *pool, lk_block block) {
+    struct lk_slab *slab = slab_of(pool, block);
+    struct lk_pool_class *class = &pool->class[slab->class];
+    uint32_t number = block >> pool->arena.shift;
     slab->n_held--;
     if (slab->refs) {
-        if (slab->n_held == 0) release_shared_slab(pool, class, slab);
+        if (slab->n_held == 0) release_shared_slab(pool, number);
         return;
     }
-    push_free(class, block);
-    if (!pool->keep_free && is_droppable(class, slab)) free_slab(pool, class, slab);
+    class->free[class->n_free++] = block;
+    if (pool->keep_free || !is_droppable(class, slab, class->n_free)) return;
+    slab->drop = true;
+    forget_free_blocks(pool, class);
+    free_slab(pool, number);
 }
 
-void *lk_pool_alloc(struct lk_pool *pool, size_t size) {
+lk_block lk_pool_alloc(struct lk_pool *pool, size_t size) {
     pthread_mutex_lock(&pool->lock);
-    void *block = alloc_block(pool, size);
+    lk_block block = alloc_block(pool, find_class(pool, size));
     pthread_mutex_unlock(&pool->lock);
     return block;
 }
 
-void lk_pool_free(struct lk_pool *pool, size_t size, void *block) {
+void lk_pool_free(struct lk_pool *pool, lk_block block) {
     if (!block) return;
     pthread_mutex_lock(&pool->lock);
-    free_block(pool, size, block);
+    free_block(pool, block);
     pthread_mutex_unlock(&pool->lock);
-}
-
-/* Remove the free blocks of all slabs to be dropped from the free list. */
-static void unlink_dropped_slabs(struct lk_pool_class *class) {
-    void *kept = NULL;
-    for (void *block = class->free, *next; block; block = next) {
-        next = next_of(block);
-        if (find_slab(class, block)->drop) continue;
-        set_next(block, kept);
-        kept = block;
-    }
-    class->free = kept;
-}
-
-/* Free all slabs that are free and not reserved, in one pass over the free list. */
-static void trim_class(struct lk_pool *pool, struct lk_pool_class *class) {
-    size_t n_kept = 0, n_slab = class->n_slab;
-    for (size_t s = n_slab; s-- > 0;) {
-        struct lk_slab *slab = &class->slab[s];
-        slab->drop = is_droppable(class, slab);
-        if (slab->drop) class->n_free -= class->n_block;
-        n_kept += !slab->drop;
-    }
-    if (n_kept == n_slab) return;
-    unlink_dropped_slabs(class);
-    class->n_slab = 0;
-    for (size_t s = 0; s < n_slab; s++) {
-        struct lk_slab slab = class->slab[s];
-        if (slab.drop)
-            lk_release(pool->ledger, LK_FOR_CACHE, slab.mem, slab_bytes(class));
-        else
-            class->slab[class->n_slab++] = slab;
-    }
 }
 
 void lk_pool_trim(struct lk_pool *pool) {
-    for (int i = 0; i < pool->n_class; i++) trim_class(pool, &pool->class[i]);
+    size_t n_free[LK_POOL_CLASSES];
+    bool any = false;
+    for (int i = 0; i < pool->n_class; i++) {
+        const struct lk_pool_class *class = &pool->class[i];
+        n_free[i] = class->n_free;
+        any |= class->n_free >= class->n_reserved + class->n_block;
+    }
+    if (!any) return;
+    for (uint32_t number = pool->n_slab; number > 0; number--) {
+        struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+        if (!slab->mem) continue;
+        const struct lk_pool_class *class = &pool->class[slab->class];
+        slab->drop = is_droppable(class, slab, n_free[slab->class]);
+        if (slab->drop) n_free[slab->class] -= class->n_block;
+    }
+    for (int i = 0; i < pool->n_class; i++)
+        if (n_free[i] < pool->class[i].n_free) forget_free_blocks(pool, &pool->class[i]);
+    for (uint32_t number = pool->n_slab; number > 0; number--)
+        if (lk_arena_slab(&pool->arena, number)->drop) free_slab(pool, number);
+}
+
+/* Give up all slabs. */
+static void clear(struct lk_pool *pool) {
+    for (uint32_t number = pool->n_slab; number > 0; number--) {
+        const struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+        if (slab->refs)
+            release_shared_slab(pool, number);
+        else if (slab->mem)
+            free_slab(pool, number);
+    }
+    for (int i = 0; i < pool->n_class; i++) pool->class[i].n_free = 0;
+    pool->n_slab = pool->unused = 0;
 }
 
 void lk_pool_destroy(struct lk_pool *pool) {
-    for (int i = 0; i < pool->n_class; i++) {
-        struct lk_pool_class *class = &pool->class[i];
-        while (class->n_slab) {
-            struct lk_slab *last = &class->slab[class->n_slab - 1];
-            if (last->refs)
-                release_shared_slab(pool, class, last);
-            else
-                free_slab(pool, class, last);
-        }
-        lk_release(pool->ledger, LK_FOR_CACHE, class->slab, class->cap * sizeof *class->slab);
-    }
+    clear(pool);
+    for (int i = 0; i < pool->n_class; i++)
+        lk_release(pool->ledger, LK_FOR_CACHE, pool->class[i].free,
+                   pool->class[i].cap * sizeof *pool->class[i].free);
+    for (int i = 0; i < 32; i++)
+        lk_release(pool->ledger, LK_FOR_CACHE, pool->arena.page[i],
+                   pool->arena.page[i] ? page_bytes(i) : 0);
     pthread_mutex_destroy(&pool->lock);
 }
 
 /* ---- slabs of several pools ---- */
 
 /* Make one of the pool's own slabs shared. */
-static bool share_slab(struct lk_pool *pool, struct lk_pool_class *class, struct lk_slab *slab) {
+static bool share_slab(struct lk_pool *pool, struct lk_slab *slab) {
+    struct lk_pool_class *class = &pool->class[slab->class];
     struct lk_ledger *common = pool->ledger->common;
     struct lk_slab_refs *refs = common ? lk_alloc(common, LK_FOR_CACHE, sizeof *refs) : NULL;
     if (!refs) return false;
@@ -237,94 +246,105 @@ static bool share_slab(struct lk_pool *pool, struct lk_pool_class *class, struct
         lk_release(common, LK_FOR_CACHE, refs, sizeof *refs);
         return false;
     }
-    unlink_free_blocks(class, slab);
     refs->n_pool = 1;
     slab->refs = refs;
+    class->n_own -= class->n_block;
     pool->n_shared++;
     return true;
 }
 
-/* Let `to` join the shared slabs of a class of another pool. False without memory. */
-static bool join_class(struct lk_pool *to, const struct lk_pool_class *from) {
-    struct lk_pool_class *class = find_class(to, from->size);
-    if (!class) return false;
-    if (class->cap < from->n_slab) {
-        size_t unit = sizeof *class->slab;
-        if (!lk_grow(to->ledger, LK_FOR_CACHE, (void **)&class->slab, class->cap * unit,
-                     from->n_slab * unit))
-            return false;
-        class->cap = from->n_slab;
+/* Make all slabs of a pool shared that are not yet. */
+static bool share_slabs(struct lk_pool *pool) {
+    bool ok = true;
+    for (uint32_t number = 1; ok && number <= pool->n_slab; number++) {
+        struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+        if (slab->mem && !slab->refs) ok = share_slab(pool, slab);
     }
-    for (size_t k = 0; k < from->n_slab; k++) {
-        if (!lk_ledger_borrow(to->ledger, slab_bytes(class))) return false;
-        class->slab[class->n_slab++] = from->slab[k];
-        atomic_fetch_add(&from->slab[k].refs->n_pool, 1);
-        to->n_shared++;
-    }
+    for (int i = 0; i < pool->n_class; i++) forget_free_blocks(pool, &pool->class[i]);
+    return ok;
+}
+
+/* Let `to` hold a shared slab of another pool, whose blocks have `size` bytes, under this number.
+ * False without memory. */
+static bool join_slab(struct lk_pool *to, uint32_t number, const struct lk_slab *slab,
+                      size_t size) {
+    struct lk_pool_class *class = find_class(to, size);
+    if (!class || !lk_ledger_borrow(to->ledger, slab_bytes(class))) return false;
+    struct lk_slab *own = lk_arena_slab(&to->arena, number);
+    *own = *slab;
+    own->class = (uint8_t)(class - to->class);
+    atomic_fetch_add(&slab->refs->n_pool, 1);
+    class->n_slab++;
+    to->n_shared++;
     return true;
 }
 
 bool lk_pool_share(struct lk_pool *to, struct lk_pool *from) {
-    bool ok = from->ledger->common == to->ledger->common;
     lk_pool_unreserve(from);
     lk_pool_trim(from);
-    for (int i = 0; i < from->n_class; i++) {
-        struct lk_pool_class *class = &from->class[i];
-        for (size_t k = 0; ok && k < class->n_slab; k++)
-            if (!class->slab[k].refs) ok = share_slab(from, class, &class->slab[k]);
+    clear(to);
+    bool ok = from->ledger->common == to->ledger->common && share_slabs(from) &&
+              grow_pages(to, from->n_slab);
+    while (ok && to->n_slab < from->n_slab) {
+        uint32_t number = ++to->n_slab;
+        const struct lk_slab *slab = lk_arena_slab(&from->arena, number);
+        if (!slab->mem)
+            give_number(to, number);
+        else if (!(ok = join_slab(to, number, slab, from->class[slab->class].size)))
+            to->n_slab--;
     }
-    for (int i = 0; ok && i < from->n_class; i++) ok = join_class(to, &from->class[i]);
-    for (int i = 0; !ok && i < to->n_class; i++) {
-        struct lk_pool_class *class = &to->class[i];
-        while (class->n_slab) release_shared_slab(to, class, &class->slab[class->n_slab - 1]);
-    }
+    if (!ok) clear(to);
     return ok;
+}
+
+static bool holds_slab(const struct lk_pool *pool, uint32_t number,
+                       const struct lk_slab_refs *refs) {
+    return refs && number <= pool->n_slab && lk_arena_slab(&pool->arena, number)->refs == refs;
+}
+
+bool lk_pool_is_same(const struct lk_pool *pool, const struct lk_pool *other, lk_block block) {
+    return holds_slab(other, block >> other->arena.shift, slab_of(pool, block)->refs);
 }
 
 uint64_t lk_pool_bytes_without(const struct lk_pool *pool, const struct lk_pool *other) {
     uint64_t bytes = 0;
-    for (int i = 0; i < pool->n_class; i++) {
-        const struct lk_pool_class *class = &pool->class[i], *same = other->class;
-        while (same < other->class + other->n_class && same->size != class->size) same++;
-        size_t n_other = same < other->class + other->n_class ? same->n_slab : 0, k = 0;
-        for (size_t s = 0; s < class->n_slab; s++) { /* both are in the order of addresses */
-            const struct lk_slab *slab = &class->slab[s];
-            while (k < n_other && same->slab[k].mem < slab->mem) k++;
-            if (slab->refs && (k == n_other || same->slab[k].mem != slab->mem))
-                bytes += slab_bytes(class);
-        }
+    for (uint32_t number = 1; number <= pool->n_slab; number++) {
+        const struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
+        if (slab->refs && !holds_slab(other, number, slab->refs))
+            bytes += slab_bytes(&pool->class[slab->class]);
     }
     return bytes;
 }
 
 /* If all other pools have released the slab, this pool may write to it: new pools can only join
  * through this one. */
-static bool is_shared(struct lk_pool *pool, size_t size, const void *block) {
-    if (pool->n_shared == 0) return false;
-    const struct lk_slab *slab = find_slab(find_class(pool, size), block);
+static bool is_shared(const struct lk_slab *slab) {
     return slab->refs && atomic_load(&slab->refs->n_pool) > 1;
 }
 
-bool lk_pool_is_shared(struct lk_pool *pool, size_t size, const void *block) {
+bool lk_pool_is_shared(struct lk_pool *pool, lk_block block) {
     pthread_mutex_lock(&pool->lock);
-    bool shared = is_shared(pool, size, block);
+    bool shared = is_shared(slab_of(pool, block));
     pthread_mutex_unlock(&pool->lock);
     return shared;
 }
 
-bool lk_pool_is_reusable(struct lk_pool *pool, size_t size, const void *block) {
+bool lk_pool_is_reusable(struct lk_pool *pool, lk_block block) {
     pthread_mutex_lock(&pool->lock);
-    bool reusable = !find_slab(find_class(pool, size), block)->refs;
+    bool reusable = !slab_of(pool, block)->refs;
     pthread_mutex_unlock(&pool->lock);
     return reusable;
 }
 
-void *lk_pool_make_writable(struct lk_pool *pool, size_t size, void *block) {
+lk_block lk_pool_make_writable(struct lk_pool *pool, lk_block block) {
     pthread_mutex_lock(&pool->lock);
-    void *writable = is_shared(pool, size, block) ? alloc_block(pool, size) : block;
+    const struct lk_slab *slab = slab_of(pool, block);
+    struct lk_pool_class *class = &pool->class[slab->class];
+    lk_block writable = is_shared(slab) ? alloc_block(pool, class) : block;
     if (writable && writable != block) {
-        memcpy(writable, block, size);
-        free_block(pool, size, block);
+        memcpy(lk_block_host(&pool->arena, writable), lk_block_host(&pool->arena, block),
+               class->size);
+        free_block(pool, block);
     }
     pthread_mutex_unlock(&pool->lock);
     return writable;

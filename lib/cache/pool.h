@@ -1,13 +1,19 @@
 /* A pool of blocks by size, so that a decoding step allocates and frees blocks without malloc.
  *
- * Blocks of one size come from slabs of about 16 KiB, for all layers of a cache together. The
- * overhead of the allocator stays small, and the ledger's count is what the process holds. A slab
- * goes back to the system when all its blocks are free and not reserved.
+ * A block has a number, not an address, so that it may lie in the memory of a device. Blocks of one
+ * size come from slabs of about pool->slab_bytes, for all layers of a cache together:
  *
- * Pools of copied caches share slabs. Blocks of a shared slab are immutable: to write to one, call
- * lk_pool_make_writable, which replaces it by a copy. Every pool counts the blocks that it holds
- * itself. Only the number of pools is shared, so pools that share slabs can be used by different
- * threads. The last pool that holds a block of the slab frees the slab. */
+ *     lk_block: | number of its slab | offset in the slab in units of LK_BLOCK_UNIT |
+ *
+ * What the pool knows about blocks is kept outside them. The overhead of the allocator stays small,
+ * and the ledger's count is what the process holds. A slab goes back to the system when all its
+ * blocks are free and not reserved.
+ *
+ * Pools of copied caches share slabs, under the same numbers. Blocks of a shared slab are
+ * immutable: to write to one, call lk_pool_make_writable, which replaces it by a copy. Every pool
+ * counts the blocks that it holds itself. Only the number of pools is shared, so pools that share
+ * slabs can be used by different threads. The last pool that holds a block of the slab frees the
+ * slab. */
 #ifndef LK_CACHE_POOL_H
 #define LK_CACHE_POOL_H
 
@@ -16,7 +22,14 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { LK_POOL_CLASSES = 256, LK_SLAB_BYTES = 1 << 14 };
+/* LK_SLAB_BYTES: for blocks in the memory of the process. */
+enum { LK_POOL_CLASSES = 256, LK_SLAB_BYTES = 1 << 14, LK_BLOCK_UNIT = 32 };
+
+/* A block of an arena; 0: none. */
+typedef uint32_t lk_block;
+
+/* Bytes of tables for each block: its entry in a level, and room among the free blocks. */
+enum { LK_BLOCK_TABLE_BYTES = 2 * sizeof(lk_block) };
 
 /* Reference count of a shared slab. */
 struct lk_slab_refs {
@@ -24,34 +37,62 @@ struct lk_slab_refs {
 };
 
 struct lk_slab {
-    char *mem;                 /* [n_block] blocks */
-    size_t n_held;             /* blocks that this pool's cache holds; the others are free, or
-                                  unusable if the slab is shared */
+    char *mem;                 /* the blocks; NULL: the number is unused */
     struct lk_slab_refs *refs; /* NULL: the slab belongs to this pool only */
+    uint32_t n_held;           /* blocks that this pool's cache holds; the others are free, or
+                                  unusable if the slab is shared. Of an unused number: the next
+                                  unused one, or 0 */
+    uint8_t class;             /* of lk_pool.class */
     bool drop;                 /* about to be freed */
 };
 
+/* Slabs by number, from 1 on: page[i] has the slabs [2^i, 2^(i + 1)). Pages do not move, so a
+ * thread may use a block while another one adds a slab. */
+struct lk_arena {
+    int shift; /* bits of a block's offset in its slab */
+    struct lk_slab *page[32];
+};
+
+static inline struct lk_slab *lk_arena_slab(const struct lk_arena *arena, uint32_t number) {
+    int page = 31 - __builtin_clz(number);
+    return &arena->page[page][number - (1u << page)];
+}
+
+/* The address of a block; NULL if there is none. */
+static inline char *lk_block_host(const struct lk_arena *arena, lk_block block) {
+    if (block == 0) return NULL;
+    uint32_t offset = block & ((1u << arena->shift) - 1);
+    return lk_arena_slab(arena, block >> arena->shift)->mem + (size_t)offset * LK_BLOCK_UNIT;
+}
+
+/* Let the arena have one block, which is memory of the caller; slab: room for its description. */
+lk_block lk_arena_wrap(struct lk_arena *arena, struct lk_slab *slab, void *mem);
+
 /* Blocks of one size. */
 struct lk_pool_class {
-    size_t size;          /* bytes of a block */
-    size_t n_block;       /* blocks of a slab */
-    struct lk_slab *slab; /* [n_slab] by address, room for cap */
-    size_t n_slab, cap;
-    void *free; /* list linked through the first bytes of each free block */
-    size_t n_free, n_reserved;
+    size_t size;      /* bytes of a block */
+    uint32_t n_block; /* blocks of a slab */
+    size_t n_slab;    /* slabs, also shared ones */
+    size_t n_own;     /* blocks of slabs that are not shared */
+    lk_block *free; /* [n_free] the one that is allocated next is the last; room for cap >= n_own */
+    size_t n_free, cap, n_reserved;
 };
 
 /* alloc, free, is_shared, is_reusable and make_writable are thread-safe; the others are not. */
 struct lk_pool {
     struct lk_ledger *ledger;
     pthread_mutex_t lock;
+    size_t slab_bytes;
     bool keep_free;  /* do not return slabs to the system when blocks are freed */
     size_t n_shared; /* slabs shared with other pools */
+    struct lk_arena arena;
+    uint32_t n_slab, unused; /* numbers [1, n_slab] are or were used; the first unused one, or 0 */
     int n_class;
     struct lk_pool_class class[LK_POOL_CLASSES];
 };
 
-void lk_pool_init(struct lk_pool *pool, struct lk_ledger *ledger);
+/* slab_bytes: a power of two. A pool has room for 2^32 units, or 128 GiB. */
+void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *ledger);
 void lk_pool_destroy(struct lk_pool *pool);
 
 /* Forget all reservations. Reserve n more free blocks of `size` bytes. Allocate the slabs for what
@@ -60,27 +101,30 @@ void lk_pool_unreserve(struct lk_pool *pool);
 bool lk_pool_reserve(struct lk_pool *pool, size_t size, size_t n);
 bool lk_pool_commit(struct lk_pool *pool);
 
-/* A block with undefined contents, 32-byte aligned (size is a multiple of 32). NULL without
- * memory. Freeing NULL does nothing. */
-void *lk_pool_alloc(struct lk_pool *pool, size_t size);
-void lk_pool_free(struct lk_pool *pool, size_t size, void *block);
+/* A block with undefined contents, aligned to LK_BLOCK_UNIT. `size` is a multiple of that. 0
+ * without memory. Freeing 0 does nothing. */
+lk_block lk_pool_alloc(struct lk_pool *pool, size_t size);
+void lk_pool_free(struct lk_pool *pool, lk_block block);
 
 /* Let the empty pool `to` hold every block that `from` holds. Slabs of `from` that are free are
  * returned. False without memory: `to` is empty then, and `from` holds what it held. */
 bool lk_pool_share(struct lk_pool *to, struct lk_pool *from);
 
+/* Is the block, which `pool` holds, the same one in `other`? */
+bool lk_pool_is_same(const struct lk_pool *pool, const struct lk_pool *other, lk_block block);
+
 /* Bytes of the shared slabs of `pool` that `other` does not hold. */
 uint64_t lk_pool_bytes_without(const struct lk_pool *pool, const struct lk_pool *other);
 
 /* Is the block also held by another pool, so that writing needs a copy? */
-bool lk_pool_is_shared(struct lk_pool *pool, size_t size, const void *block);
+bool lk_pool_is_shared(struct lk_pool *pool, lk_block block);
 
 /* Can the block be allocated again after lk_pool_free? False if its slab was ever shared. */
-bool lk_pool_is_reusable(struct lk_pool *pool, size_t size, const void *block);
+bool lk_pool_is_reusable(struct lk_pool *pool, lk_block block);
 
-/* The block for writing: itself, or a copy if it is shared, which is then freed. NULL without
+/* The block for writing: itself, or a copy if it is shared, which is then freed. 0 without
  * memory. */
-void *lk_pool_make_writable(struct lk_pool *pool, size_t size, void *block);
+lk_block lk_pool_make_writable(struct lk_pool *pool, lk_block block);
 
 /* Return every slab to the system that is free and not reserved. */
 void lk_pool_trim(struct lk_pool *pool);

@@ -68,7 +68,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     for (int64_t at = from; at < kv->count[i].rows;) {
         int row;
         int64_t n;
-        char *block = (char *)lk_kv_locate(kv, i, at, &row, &n);
+        char *block = lk_kv_locate(kv, i, at, &row, &n);
         if (!block) { /* of another rank */
             at += n;
             continue;
@@ -127,13 +127,13 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]),
                     n_equal = count_equal_blocks(kv, &whole->kv[layer][side], i);
             if (!lk_cache_grow_table(part, level, n_block)) return false;
-            while (level->n_block < n_equal) level->block[level->n_block++] = NULL;
+            while (level->n_block < n_equal) level->block[level->n_block++] = 0;
             while (level->n_block < n_block)
                 if (!lk_cache_add_block(part, level, lk_shard_holds_block(kv, i, level->n_block)))
                     return false;
             /* As in lk_cache_alloc_blocks. */
             if (kv->count[i].skip && level->block[0])
-                memset(level->block[0], 0, level->block_bytes);
+                memset(lk_kv_block(kv, i, 0), 0, level->block_bytes);
         }
     }
     return true;
@@ -147,6 +147,7 @@ void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int lay
     for (int i = 0; i < kv.n_level; i++) n_equal[i] = count_equal_blocks(own, &kv, i);
     kv.first = own->first;
     kv.n_tok = own->n_tok;
+    kv.arena = own->arena;
     for (int i = 0; i < kv.n_level; i++) {
         kv.count[i] = own->count[i];
         kv.level[i].block = own->level[i].block;
@@ -158,13 +159,14 @@ void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int lay
 }
 
 /* Replace the blocks of a level, which are those of the whole prompt, from block n_equal on. */
-static bool join_level(struct lk_cache *to, struct lk_level *level, const struct lk_level *own,
+static bool join_level(struct lk_cache *to, struct lk_kv *kv, const struct lk_kv *part, int i,
                        int64_t n_equal) {
-    while (level->n_block > n_equal)
-        lk_pool_free(&to->pool, level->block_bytes, level->block[--level->n_block]);
+    struct lk_level *level = &kv->level[i];
+    const struct lk_level *own = &part->level[i];
+    while (level->n_block > n_equal) lk_pool_free(&to->pool, level->block[--level->n_block]);
     for (int64_t b = n_equal; b < own->n_block; b++) {
-        if (!lk_cache_add_block(to, level, own->block[b] != NULL)) return false;
-        if (own->block[b]) memcpy(level->block[b], own->block[b], own->block_bytes);
+        if (!lk_cache_add_block(to, level, own->block[b] != 0)) return false;
+        if (own->block[b]) memcpy(lk_kv_block(kv, i, b), lk_kv_block(part, i, b), own->block_bytes);
     }
     return true;
 }
@@ -175,7 +177,7 @@ bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struc
         struct lk_kv *kv = lk_cache_kv(to, k);
         const struct lk_kv *own = lk_cache_kv(part, k), *all = lk_cache_kv(whole, k);
         for (int i = 0; ok && i < kv->n_level; i++) {
-            ok = join_level(to, &kv->level[i], &own->level[i], count_equal_blocks(own, all, i));
+            ok = join_level(to, kv, own, i, count_equal_blocks(own, all, i));
             kv->count[i] = own->count[i];
         }
         kv->first = own->first;

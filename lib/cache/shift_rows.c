@@ -39,8 +39,7 @@ static void drop_middle(struct lk_cache *cache, struct lk_kv *kv, const struct l
     struct lk_level *level = &kv->level[body];
     int64_t from = (shift->n_keep - (body ? kv->count[0].rows : 0)) / block_rows,
             n = shift->n_drop / block_rows;
-    for (int64_t b = from; b < from + n; b++)
-        lk_pool_free(&cache->pool, level->block_bytes, level->block[b]);
+    for (int64_t b = from; b < from + n; b++) lk_pool_free(&cache->pool, level->block[b]);
     level->n_block -= n;
     memmove(level->block + from, level->block + from + n,
             (size_t)(level->n_block - from) * sizeof *level->block);

@@ -19,7 +19,7 @@ static void free_prefill(struct lk_prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
     for (int i = 0; i < 4; i++)
-        lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[i / 2][i % 2].block,
+        lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[i / 2][i % 2].rows,
                    p->exact_kv[i / 2][i % 2].size);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
@@ -53,8 +53,8 @@ static lk_status alloc_prefill(struct lk_prefill *p, lk_err *err) {
     for (int i = 0; i < 4 && exact_bytes(hp, i / 2, i % 2) > 0; i++) {
         struct lk_exact_rows *exact = &p->exact_kv[i / 2][i % 2];
         exact->size = p->n_tok * exact_bytes(hp, i / 2, i % 2);
-        exact->block = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
-        ok &= exact->block != NULL;
+        exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
+        ok &= exact->rows != NULL;
     }
     if (p->scratch.attn_scores)
         p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);

@@ -17,11 +17,13 @@ void lk_prefill_choose_exact(struct lk_prefill *p) {
             (struct lk_kv){.side = side,
                            .n_head = kv->n_head,
                            .d_head = kv->d_head,
+                           .arena = &exact->arena,
                            .n_level = 1,
                            .shard = kv->shard,
                            .whole = true}; /* attention is divided among ranks, rows are not */
         exact->kv.rule[0] =
             (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
+        exact->block = lk_arena_wrap(&exact->arena, &exact->slab, exact->rows);
         exact->kv.level[0] = (struct lk_level){.block = &exact->block,
                                                .n_block = 1,
                                                .head_bytes = head_bytes,
@@ -44,9 +46,8 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         int d = kv->level[0].d_part;
         struct lk_part part = {&lk_codec_f16, side, d, kv->rule[0].block_rows, NULL};
         p->s->model->kernels->encode(
-            &part, (char *)p->exact[side].block + head * kv->level[0].head_bytes,
-            (int)kv->n_tok - n, n, (const float *)dst->src[side]->data + (size_t)head * d,
-            (size_t)n_head * d);
+            &part, (char *)p->exact[side].rows + head * kv->level[0].head_bytes, (int)kv->n_tok - n,
+            n, (const float *)dst->src[side]->data + (size_t)head * d, (size_t)n_head * d);
     }
     if (ith != nth - 1 || p->exact[LK_K].kv.n_tok > LK_PREFILL_CHUNK) return;
     for (size_t i = 0; i < p->n_session; i++)

@@ -9,8 +9,11 @@ enum { LK_PREFILL_CHUNK = LK_EVAL_MAX, LK_PREFILL_NODES = 2 * LK_LAYER_NODES };
 /* Exact K or V rows of a layer: one level with one block, with room for all tokens. */
 struct lk_exact_rows {
     struct lk_kv kv;
-    void *block; /* [n_head_kv][n_tok][d_head] f16 */
-    size_t size; /* bytes of the block, with room for the layers that use it */
+    struct lk_arena arena; /* whose only block has the rows */
+    struct lk_slab slab;
+    lk_block block;
+    void *rows;  /* [n_head_kv][n_tok][d_head] f16 */
+    size_t size; /* bytes of the rows, with room for the layers that use it */
 };
 
 struct lk_prefill {

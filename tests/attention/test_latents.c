@@ -337,7 +337,7 @@ static void test_truncation_equals_projection(void **state) {
         int64_t n = a->count[0].rows < c->count[0].rows ? a->count[0].rows : c->count[0].rows;
         assert_true(n > 300);
         for (int64_t block = 0; block < n / LK_TILE; block++)
-            assert_memory_equal(a->level[0].block[block], c->level[0].block[block],
+            assert_memory_equal(lk_kv_block(a, 0, block), lk_kv_block(c, 0, block),
                                 a->level[0].block_bytes);
     }
     free(x);

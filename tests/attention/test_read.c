@@ -59,8 +59,7 @@ static double estimate(const struct world *w, int pos, int head_kv, const float 
     const struct lk_kv *k = &w->cache->kv[0][LK_K];
     int row, level = level_of(k, pos, &row);
     const struct lk_codec *codec = &k->rule[level].codec;
-    const char *head =
-        (const char *)k->level[level].block[row / LK_TILE] + head_kv * k->level[level].head_bytes;
+    const char *head = lk_kv_block(k, level, row / LK_TILE) + head_kv * k->level[level].head_bytes;
     const uint16_t *scale = lk_rot_scales(codec, head, D);
     const int8_t *mean = lk_rot_mean(codec, head, D);
     float q[D];

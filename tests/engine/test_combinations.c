@@ -123,7 +123,7 @@ static uint64_t needed_bytes(const lk_session *s) {
     struct lk_ledger ledger = {0};
     struct lk_pool pool;
     uint64_t bytes = s->absorb ? lk_absorb_state_bytes(s->absorb) : 0;
-    lk_pool_init(&pool, &ledger);
+    lk_pool_init(&pool, LK_SLAB_BYTES, &ledger);
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         for (int i = 0; i < 2; i++) {
@@ -133,7 +133,7 @@ static uint64_t needed_bytes(const lk_session *s) {
         }
         if (kv->evict && kv->side == LK_K) bytes += lk_evict_bytes(kv->evict, kv->evict->n);
         for (int i = 0; i < kv->n_level; i++) {
-            bytes += (uint64_t)kv->level[i].n_block * sizeof(void *);
+            bytes += (uint64_t)kv->level[i].n_block * LK_BLOCK_TABLE_BYTES;
             assert_true(
                 lk_pool_reserve(&pool, kv->level[i].block_bytes, (size_t)kv->level[i].n_block));
         }

@@ -6,15 +6,17 @@ uint64_t oracle_table_slack(const struct lk_cache *cache) {
     for (int i = 0; i < cache->pool.n_class; i++) {
         const struct lk_pool_class *class = &cache->pool.class[i];
         uint64_t slab = class->n_block * class->size;
-        slack += ((uint64_t) class->cap * sizeof(struct lk_slab) + 63) / 64 * 64 +
+        slack += ((uint64_t) class->cap * sizeof(lk_block) + 63) / 64 * 64 +
                  class->n_slab * ((slab + 63) / 64 * 64 - slab);
     }
+    for (int i = 0; i < 32 && cache->pool.arena.page[i]; i++)
+        slack += ((sizeof(struct lk_slab) << i) + 63) / 64 * 64;
     for (int i = 0; i < lk_cache_n_kv(cache); i++) {
         const struct lk_kv *kv = lk_cache_kv(cache, i);
         const struct lk_evict *evict = &cache->evict[i / 2];
         for (int l = 0; l < kv->n_level; l++)
-            slack += ((uint64_t)kv->level[l].cap * sizeof(void *) + 63) / 64 * 64 -
-                     (uint64_t)kv->level[l].n_block * sizeof(void *);
+            slack += ((uint64_t)kv->level[l].cap * sizeof(lk_block) + 63) / 64 * 64 -
+                     (uint64_t)kv->level[l].n_block * LK_BLOCK_TABLE_BYTES;
         if (!kv->evict || i % 2) continue;
         uint64_t row = (uint64_t)evict->n_head * sizeof *evict->pos;
         slack += ((uint64_t)evict->cap_pos * row + 63) / 64 * 64 +

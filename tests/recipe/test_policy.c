@@ -2,6 +2,7 @@
  * of a simple model of each policy, and decode to the rows that were appended. */
 #include "cache/cache.h"
 #include "support.h"
+#include "support_kv.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -241,27 +242,11 @@ static void test_prompts(void **state) {
         for (int j = 0; j < n * N_HEAD; j++)
             attn_scores[j] = p.score[j % N_HEAD][j / N_HEAD] = random_uniform(&r);
         model_age(&p); /* with constant scores, evicting one by one gives the same rows */
-        static const struct lk_codec f16 = {.coding = LK_F16, .bits = 16};
         struct lk_kv exact[2];
         const struct lk_kv *const both[] = {&exact[0], &exact[1]};
         void *block[2];
-        for (int side = 0; side < 2; side++) {
-            exact[side] = (struct lk_kv){.side = side, .n_level = 1, .n_tok = n};
-            exact[side].rule[0] = (struct lk_level_rule){.codec = f16, .block_rows = n};
-            exact[side].count[0].rows = n;
-            exact[side].level[0] =
-                (struct lk_level){.block = &block[side],
-                                  .n_block = 1,
-                                  .head_bytes = lk_codec_head_bytes(&f16, side, D_HEAD, n),
-                                  .n_part = N_HEAD,
-                                  .d_part = D_HEAD,
-                                  .n_head = 1};
-            block[side] = malloc(N_HEAD * exact[side].level[0].head_bytes);
-            struct lk_part part = {&f16, side, D_HEAD, n, NULL};
-            for (int h = 0; h < N_HEAD; h++)
-                lk_codec_encode(&part, (char *)block[side] + h * exact[side].level[0].head_bytes, 0,
-                                n, s.x[side] + h * D_HEAD, N_CHANNEL);
-        }
+        for (int side = 0; side < 2; side++)
+            exact[side] = exact_rows(side, N_HEAD, D_HEAD, s.x[side], n, &block[side]);
         assert_int_equal(lk_cache_alloc_prompt(s.cache, 0, n, NULL), LK_OK);
         for (int h = 0; h < N_HEAD; h++)
             lk_evict_select(s.cache, 0, h, s.cache->evict[0].needs_scores ? attn_scores : NULL,

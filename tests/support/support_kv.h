@@ -4,8 +4,8 @@
 
 #include "cache/cache.h"
 
-/* K or V as one f16 block that holds x [n][n_head][d_head]. *block is its memory: free(*block). */
+/* K or V as one f16 block that holds x [n][n_head][d_head]. Its memory: free(*memory). */
 struct lk_kv exact_rows(enum lk_side side, int n_head, int d_head, const float *x, int n,
-                        void **block);
+                        void **memory);
 
 #endif
