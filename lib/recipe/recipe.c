@@ -23,18 +23,6 @@ struct parser {
     size_t n_text;                       /* length of recipe->text */
 };
 
-static const char range_names[] =
-    "sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager or read";
-
-static bool names_range(const char *word) {
-    static const char *const name[] = {"sink",   "body",     "keep",   "all",  "recent",
-                                       "window", "residual", "layers", "heads"};
-    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
-        if (strcmp(word, name[i]) == 0) return true;
-    }
-    return false;
-}
-
 /* Read an integer from `min` to `max`. */
 static lk_status read_count(struct parser *p, const char *what, int64_t min, int64_t max,
                             uint32_t *out) {
@@ -196,10 +184,11 @@ static lk_status read_layers(struct parser *p) {
 }
 
 /* LIST [ 'heads' LIST ] [ 'recent' | 'window' ] ':' [ 'keep' ... ':' ] codecs, after 'layers'; or
- * without layers, after 'heads'. `at`: of that word. */
-static lk_status read_overrides(struct parser *p, bool layers, size_t at) {
+ * without layers, after 'heads'. */
+static lk_status read_overrides(struct parser *p, const char *name, size_t at) {
     struct lk_recipe *r = p->recipe;
     int first = r->n_override;
+    bool layers = strcmp(name, "layers") == 0;
     char word[LK_WORD_MAX];
     struct lk_codec side[2];
     struct lk_limit limit = {0};
@@ -247,8 +236,9 @@ static lk_status read_body_codecs(struct parser *p, struct lk_level_spec *level,
 }
 
 /* 'less' or 'performer', after 'absorb' */
-static lk_status read_absorb(struct parser *p, size_t at) {
+static lk_status read_absorb(struct parser *p, const char *name, size_t at) {
     char word[LK_WORD_MAX];
+    (void)name;
     lk_scan_peek(&p->scan, word);
     bool less = strcmp(word, "less") == 0;
     if (!less && strcmp(word, "performer") != 0)
@@ -265,9 +255,18 @@ static lk_status read_absorb(struct parser *p, size_t at) {
     return LK_OK;
 }
 
-/* N '%'. `at`: of 'read', which is already consumed. */
-static lk_status read_share(struct parser *p, size_t at) {
+static lk_status read_eager(struct parser *p, const char *name, size_t at) {
+    (void)name;
+    if (p->recipe->eager) return lk_scan_fail(&p->scan, at, false, "there is already an 'eager'");
+    p->recipe->eager = true;
+    p->at.eager = at;
+    return LK_OK;
+}
+
+/* N '%', after 'read' */
+static lk_status read_share(struct parser *p, const char *name, size_t at) {
     int64_t thousandths;
+    (void)name;
     if (p->recipe->read > 0) return lk_scan_fail(&p->scan, at, false, "there is already a 'read'");
     size_t share_at = lk_scan_next(&p->scan);
     if (!lk_scan_number(&p->scan, &thousandths) || !lk_scan_accept(&p->scan, '%'))
@@ -280,60 +279,92 @@ static lk_status read_share(struct parser *p, size_t at) {
     return LK_OK;
 }
 
-/* A part with a range, or only codecs, which mean 'all: codecs'. */
-static lk_status read_part(struct parser *p) {
-    struct lk_recipe *r = p->recipe;
-    struct lk_codec side[2];
-    char word[LK_WORD_MAX];
-    lk_status status = LK_OK;
-    bool sized = false;
-    lk_scan_peek(&p->scan, word);
-    size_t at = p->scan.at;
-    bool bare = strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || lk_recipe_names_codec(word);
-    if (strcmp(word, "absorb") == 0) {
-        lk_scan_word(&p->scan, word);
-        return read_absorb(p, at);
-    }
-    if (strcmp(word, "eager") == 0) {
-        lk_scan_word(&p->scan, word);
-        if (r->eager) return lk_scan_fail(&p->scan, at, false, "there is already an 'eager'");
-        r->eager = true;
-        p->at.eager = at;
-        return LK_OK;
-    }
-    if (strcmp(word, "read") == 0) {
-        lk_scan_word(&p->scan, word);
-        return read_share(p, at);
-    }
-    if (!bare && !names_range(word))
-        return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ",
-                            range_names);
-    if (strcmp(word, "layers") == 0 || strcmp(word, "heads") == 0) {
-        bool layers = word[0] == 'l';
-        lk_scan_word(&p->scan, word);
-        return read_overrides(p, layers, at);
-    }
-    if (r->n_level == LK_MAX_LEVEL)
-        return lk_scan_fail(&p->scan, at, false, "more than %d levels", LK_MAX_LEVEL);
-    if (bare && r->n_level > 0) return lk_scan_fail(&p->scan, at, true, "expected %s", range_names);
-    struct lk_level_spec *level = &r->level[r->n_level];
-    if (bare) {
-        level->range = LK_BODY;
-        p->at.sole_level = "a codec alone";
-        snprintf(level->name, sizeof level->name, "all");
-    } else {
-        lk_scan_word(&p->scan, word);
-        status = read_range(p, word, at, level);
-        sized = !status && ends_after_keep(p, &level->limit);
-        if (!status && !sized) status = read_colon(p);
-    }
-    side[LK_K] = side[LK_V] = lk_codec_f16;
-    if (!status && !sized) status = read_body_codecs(p, level, side);
+/* Add the next level, whose range is read, with what follows ':'. `at`: of its first word. */
+static lk_status add_level(struct parser *p, size_t at, bool has_codecs) {
+    struct lk_level_spec *level = &p->recipe->level[p->recipe->n_level];
+    struct lk_codec side[2] = {lk_codec_f16, lk_codec_f16};
+    lk_status status = has_codecs ? read_body_codecs(p, level, side) : LK_OK;
     if (status) return status;
     level->k = side[LK_K];
     level->v = side[LK_V];
-    p->at.level[r->n_level++] = at;
+    p->at.level[p->recipe->n_level++] = at;
     return LK_OK;
+}
+
+static lk_status check_level_count(const struct parser *p, size_t at) {
+    if (p->recipe->n_level < LK_MAX_LEVEL) return LK_OK;
+    return lk_scan_fail(&p->scan, at, false, "more than %d levels", LK_MAX_LEVEL);
+}
+
+/* The rest of a level. The codecs may be left out after 'keep'. */
+static lk_status read_level(struct parser *p, const char *name, size_t at) {
+    lk_status status = check_level_count(p, at);
+    if (status) return status;
+    struct lk_level_spec *level = &p->recipe->level[p->recipe->n_level];
+    status = read_range(p, name, at, level);
+    if (status) return status;
+    bool has_codecs = !ends_after_keep(p, &level->limit);
+    if (has_codecs) status = read_colon(p);
+    return status ? status : add_level(p, at, has_codecs);
+}
+
+/* Codecs alone, which mean 'all: codecs'. */
+static lk_status read_bare_codecs(struct parser *p, size_t at) {
+    lk_status status = check_level_count(p, at);
+    if (status) return status;
+    struct lk_level_spec *level = &p->recipe->level[p->recipe->n_level];
+    level->range = LK_BODY;
+    p->at.sole_level = "a codec alone";
+    snprintf(level->name, sizeof level->name, "all");
+    return add_level(p, at, true);
+}
+
+/* The words that start a part. `read` reads what follows the word; `at` is the word's offset. */
+static const struct part_word {
+    const char *name;
+    lk_status (*read)(struct parser *p, const char *name, size_t at);
+} part_words[] = {{"sink", read_level},     {"body", read_level},       {"keep", read_level},
+                  {"all", read_level},      {"recent", read_level},     {"window", read_level},
+                  {"residual", read_level}, {"layers", read_overrides}, {"heads", read_overrides},
+                  {"absorb", read_absorb},  {"eager", read_eager},      {"read", read_share}};
+enum { N_PART_WORD = sizeof part_words / sizeof *part_words };
+
+/* The entry of a word, or NULL. */
+static const struct part_word *find_part_word(const char *word) {
+    for (int i = 0; i < N_PART_WORD; i++)
+        if (strcmp(word, part_words[i].name) == 0) return &part_words[i];
+    return NULL;
+}
+
+/* An error that lists the words that may stand at `at`. */
+static lk_status fail_part(const struct parser *p, size_t at) {
+    char names[160];
+    size_t n = 0;
+    for (int i = 0; i < N_PART_WORD; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s",
+                              i == 0                 ? ""
+                              : i == N_PART_WORD - 1 ? " or "
+                                                     : ", ",
+                              part_words[i].name);
+    return lk_scan_fail(&p->scan, at, true, "expected %s%s", p->n_text ? "" : "a codec, ", names);
+}
+
+static bool starts_codecs(const char *word) {
+    return strcmp(word, "k") == 0 || strcmp(word, "v") == 0 || lk_recipe_names_codec(word);
+}
+
+/* One part. Codecs alone have to be the first level. */
+static lk_status read_part(struct parser *p) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(&p->scan, word);
+    size_t at = p->scan.at;
+    const struct part_word *known = find_part_word(word);
+    if (known) {
+        lk_scan_word(&p->scan, word);
+        return known->read(p, known->name, at);
+    }
+    bool codecs = starts_codecs(word) && p->recipe->n_level == 0;
+    return codecs ? read_bare_codecs(p, at) : fail_part(p, at);
 }
 
 /* Append a part to recipe->text. The text has one line, without the comments and line breaks of the
@@ -422,7 +453,7 @@ static lk_status parse_into(struct lk_recipe *recipe, struct lk_scan scan) {
             snprintf(recipe->text, 2 * p.scan.len + LK_WORD_MAX, "%s", preset.name);
             return LK_OK;
         }
-        if (!lk_recipe_names_codec(word) && !names_range(word))
+        if (!lk_recipe_names_codec(word) && !find_part_word(word))
             return lk_recipe_fail_name(&scan, scan.text + from, to - from);
     }
     lk_status status = alloc_text(&p);

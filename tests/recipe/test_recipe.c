@@ -392,6 +392,10 @@ static void errors_show_their_place(void **state) {
         {"sink 4: f16; all: rot3", "column 1:", "'all' leaves no tokens for 'sink 4': use 'body:'"},
         {"all: rot3; window 64: f16", "column 12:", "leaves no tokens for 'window 64'"},
         {"rot3; window 64: f16", "column 7:", "a codec alone leaves no tokens"},
+        {"foo 3: f16", "column 1:",
+         "expected a codec, sink, body, keep, all, recent, window, residual, layers, heads, "
+         "absorb, "
+         "eager or read, found 'foo'"},
         {"sink 4: f16; rot3", "column 14:",
          "expected sink, body, keep, all, recent, window, residual, layers, heads, absorb, eager "
          "or read, found 'rot3'"},
