@@ -27,6 +27,11 @@ static void scale_row(float *row, int n, float factor) {
     for (int c = 0; c < n; c++) row[c] *= factor;
 }
 
+/* The first item of thread ith of nth. Its others follow nth apart. */
+static int first_item(const struct lk_attn *attn, int ith, int nth) {
+    return (ith + nth - attn->thread_offset % nth) % nth;
+}
+
 /* ---- items ---- */
 
 /* out += the sum acc, transformed back from a level's domain: rows, or latents that lie after the
@@ -114,10 +119,11 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
     struct lk_partition p = lk_partition_work(attn);
     struct lk_attn_item item = lk_attn_item_new(attn, ith);
     int group = attn->n_head / attn->n_head_kv, chunk = lk_partition_chunk(attn, &p);
+    bool reads_share = lk_read_applies(attn);
     struct lk_kernels_state before;
     lk_kernels_enter(attn->kernels, &before);
-    for (int i = (ith + nth - attn->thread_offset % nth) % nth;
-         i < p.n_head_tile * p.n_range * p.n_query_tile; i += nth) {
+    for (int i = first_item(attn, ith, nth); i < p.n_head_tile * p.n_range * p.n_query_tile;
+         i += nth) {
         int range = i / p.n_head_tile % p.n_range;
         int head_kv = i % p.n_head_tile * p.head_tile, n_head_kv = attn->n_head_kv - head_kv;
         int q0 = i / p.n_head_tile / p.n_range * p.query_tile, n_each = p.n_query - q0;
@@ -132,7 +138,7 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth) {
         int64_t to = lk_partition_range(attn, &p, range + 1);
         if (to > end) to = end;
         if (k->n_swa > 0) from = lk_partition_align(&p, oldest, from);
-        if (lk_read_applies(attn)) {
+        if (reads_share) {
             read_item(&item, ith, &p, range, head_kv, n_head_kv, q0, n_each);
             continue;
         }
@@ -170,8 +176,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
     /* Only fields of the levels that never change are read here. */
     int n_latent = lk_attn_v_rank(attn->v), d = attn->d_head, n = d + n_latent,
         group = attn->n_head / attn->n_head_kv;
-    for (int row = (ith + nth - attn->thread_offset % nth) % nth; row < attn->n_tok * attn->n_head;
-         row += nth) {
+    for (int row = first_item(attn, ith, nth); row < attn->n_tok * attn->n_head; row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
         int head_kv = head / group, q = tok * group + head % group;
         float *out = attn->out + (size_t)row * d, max = -INFINITY, sum = 0;
@@ -180,7 +185,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
         for (int r = 0; r < n_range; r++)
             max = fmaxf(max, lk_attn_partial_of(attn, n_latent, r, head_kv, q)[n]);
         if (extra) max = fmaxf(max, extra[d]);
-        lk_attn_add_sink(attn, head, &max, &sum);
+        if (attn->sink) lk_attn_add_sink(attn, head, &max, &sum);
         memset(out, 0, d * sizeof *out);
         if (extra) {
             float weight = expf(extra[d] - max);

@@ -15,8 +15,8 @@
 #ifndef LK_ATTENTION_ATTENTION_H
 #define LK_ATTENTION_ATTENTION_H
 
-#include "attention/alibi.h"
 #include "attention/attn_weights.h"
+#include "attention/score_bias.h"
 #include "cache/cache.h"
 #include "kernels/kernels.h"
 
@@ -74,9 +74,9 @@ void lk_attn_items(const struct lk_attn *attn, int ith, int nth);
  * items. The rows of K and V are not accessed, so they may change meanwhile. */
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth);
 
-/* Let the head's sink take part in a softmax with the maximum score *max and the sum *sum. */
+/* Let the head's sink take part in a softmax with the maximum score *max and the sum *sum. The call
+ * has sinks. */
 static inline void lk_attn_add_sink(const struct lk_attn *attn, int head, float *max, float *sum) {
-    if (!attn->sink) return;
     float joint = fmaxf(*max, attn->sink[head]);
     *sum = *sum * expf(*max - joint) + expf(attn->sink[head] - joint);
     *max = joint;

@@ -3,8 +3,6 @@
 
 #include "attention/latents.h"
 #include "attention/runs.h"
-#include "attention/score_unordered.h"
-#include "attention/softcap.h"
 #include "kernels/composed.h"
 
 #include <math.h>
@@ -309,8 +307,8 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
     *lo = (int)(first - a);
     *n = end > first ? (int)(end - first) : 0;
     float *s = item->mem.score + (size_t)i * item->stride + PAD + *lo;
-    lk_softcap_scores(attn, s, *n);
-    if (*n) lk_alibi_add(attn, query_head(item, i), pos, s, first, *n);
+    if (attn->softcap > 0) lk_softcap_scores(attn, s, *n);
+    if (attn->alibi_max_bias > 0 && *n) lk_alibi_add(attn, query_head(item, i), pos, s, first, *n);
     return s;
 }
 

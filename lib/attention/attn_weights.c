@@ -10,8 +10,7 @@
 
 /* ---- weights of rows, for policies ---- */
 
-/* Maximum score and sum of exponentials of query q of a KV head, over all ranges of the items, with
- * the rows that were left out. */
+/* Maximum score and sum of exponentials of query q of a KV head, over all ranges of the items. */
 static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, int q, float *max,
                         float *sum) {
     int n_latent = lk_attn_v_rank(attn->v), n = attn->d_head + n_latent;
@@ -24,7 +23,7 @@ static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, in
         *sum += expf(partial[n] - *max) * partial[n + 1];
     }
     int group = attn->n_head / attn->n_head_kv;
-    lk_attn_add_sink(attn, head_kv * group + q % group, max, sum);
+    if (attn->sink) lk_attn_add_sink(attn, head_kv * group + q % group, max, sum);
 }
 
 /* Add the weights that the item's queries, of one KV head, give to the rows of chunk [a, b). */
@@ -129,8 +128,9 @@ void lk_attn_weights(const struct lk_attn *attn, int tok, float *weight, float *
             lk_attn_item_set(&item, head_kv, 1, q0, n, LK_ATTN_CHUNK);
             sum_queries(&item, first);
             for (int i = 0; i < n; i++)
-                lk_attn_add_sink(attn, head_kv * group + q0 % group + i, &item.mem.max[i],
-                                 &item.mem.sum[i]);
+                if (attn->sink)
+                    lk_attn_add_sink(attn, head_kv * group + q0 % group + i, &item.mem.max[i],
+                                     &item.mem.sum[i]);
             write_weights(&item, first, weight);
             for (int i = 0; log_sum && i < n; i++)
                 *log_sum++ = item.mem.max[i] + logf(item.mem.sum[i]);

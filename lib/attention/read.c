@@ -2,7 +2,6 @@
 #include "attention/read.h"
 
 #include "attention/attend.h"
-#include "attention/softcap.h"
 #include "codec/rot.h"
 #include "kernels/tile.h"
 
@@ -192,7 +191,7 @@ void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
         lk_attn_item_prepare(item, read->zone[z].level, read->zone[z].kept);
         score_tiles(item, read, &read->zone[z]);
     }
-    lk_softcap_scores(item->attn, read->score, item->n_q * n_tile);
+    if (item->attn->softcap > 0) lk_softcap_scores(item->attn, read->score, item->n_q * n_tile);
     for (int h = 0; n_tile > 0 && h < item->n_head_kv; h++) {
         largest_share(item, n_tile, read->score + (size_t)h * item->n_each * n_tile, read->share);
         choose_largest(read->share, n_tile, read->n_chosen, read->chosen + (size_t)h * n_tile);
@@ -211,7 +210,7 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
     attn->kernels->score(k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;
-        lk_softcap_scores(attn, of_query, k->n);
+        if (attn->softcap > 0) lk_softcap_scores(attn, of_query, k->n);
         lk_attend_raise(item, i, attn->kernels->max(of_query, k->n) * attn->scale);
         item->mem.sum[i] += attn->kernels->exp_sum(of_query, k->n, attn->scale, item->mem.max[i]);
         memset(of_query + k->n, 0, (size_t)(v->n - k->n) * sizeof *of_query);

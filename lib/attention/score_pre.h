@@ -26,7 +26,11 @@
  *
  * The vectors A_m [rank] are computed once per query and segment. Then a position costs rank
  * multiply-adds for each of them, as if keys were stored after RoPE, and rank for each channel of
- * a fast pair. */
+ * a fast pair.
+ *
+ * A policy moves rows (cache/evict.h), so the rows of a tile need not be consecutive. The slow,
+ * general form has a table of its own for each tile, with a sine and a cosine for every row and
+ * pair of channels. The heads of a part share it, because they hold the same rows. */
 #ifndef LK_ATTENTION_SCORE_PRE_H
 #define LK_ATTENTION_SCORE_PRE_H
 
@@ -75,5 +79,11 @@ struct lk_pre_tile {
 void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_pre_tile *tile,
                        const struct lk_part_queries *queries, struct lk_pre_queries *pre, float *s,
                        size_t stride);
+
+/* s[i * stride + t] = <q_i, rotated key of row t> for t < rows->n, within a tile. pos: position of
+ * each row. The level has a rotation. */
+void lk_attn_score_unordered(const struct lk_attn *attn, const struct lk_level *level,
+                             const struct lk_rows *rows, const int32_t *pos,
+                             const struct lk_part_queries *queries, float *s, size_t stride);
 
 #endif

@@ -12,6 +12,14 @@ enum { NODES_AROUND = 64 }; /* nodes outside of the layers */
 
 /* ---- sequences ---- */
 
+/* The last layer that reads the rows that `layer` reads: rows age after it. */
+static int last_reader(const struct lk_hparams *hp, int layer) {
+    int last = layer;
+    for (int later = layer + 1; later < hp->n_layer; later++)
+        if (lk_hparams_shares(hp, later) && hp->index[later] == hp->index[layer]) last = later;
+    return last;
+}
+
 lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
                        lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -29,11 +37,8 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", n_layer);
     for (int layer = 0; layer < n_layer; layer++) {
-        bool age = true;
-        for (int later = layer + 1; later < hp->n_layer; later++)
-            age &= !lk_hparams_shares(hp, later) || hp->index[later] != hp->index[layer];
         pass->job[layer] = lk_pass_job(pass, layer);
-        pass->job[layer].age = age;
+        pass->job[layer].age = layer == last_reader(hp, layer);
     }
     return LK_OK;
 }

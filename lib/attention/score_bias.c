@@ -1,9 +1,30 @@
-/* ALiBi: slopes and biases. */
-#include "attention/alibi.h"
+/* Soft cap and ALiBi: what some models do to scores between q.k and the softmax. */
+#include "attention/score_bias.h"
 
 #include "attention/attention.h"
 
 #include <math.h>
+
+/* ---- soft cap ---- */
+
+/* tanh without branches, which compilers vectorize. The Pade approximant of order [7/6] for x / 4,
+ * and tanh(2 y) = 2 tanh(y) / (1 + tanh(y)^2) twice. Apart from rounding, the relative error is
+ * less than 1e-12. */
+static inline float tanh_of(float x) {
+    x = x > 9 ? 9 : x < -9 ? -9 : x; /* tanh(9) is 1 in single precision */
+    float y = x * 0.25f, z = y * y;
+    float t =
+        y * (135135 + z * (17325 + z * (378 + z))) / (135135 + z * (62370 + z * (3150 + z * 28)));
+    t = 2 * t / (1 + t * t);
+    return 2 * t / (1 + t * t);
+}
+
+void lk_softcap_scores(const struct lk_attn *attn, float *s, int n) {
+    float in = attn->scale / attn->softcap, out = attn->softcap / attn->scale;
+    for (int i = 0; i < n; i++) s[i] = out * tanh_of(in * s[i]);
+}
+
+/* ---- ALiBi ---- */
 
 float lk_alibi_slope(int head, int n_head, float max_bias) {
     int whole = 1; /* the largest power of 2 up to n_head */
@@ -14,7 +35,6 @@ float lk_alibi_slope(int head, int n_head, float max_bias) {
 
 void lk_alibi_add(const struct lk_attn *attn, int head, int64_t pos, float *s, int64_t first,
                   int n) {
-    if (!(attn->alibi_max_bias > 0)) return;
     const struct lk_kv *k = attn->k;
     int head_kv = head / (attn->n_head / attn->n_head_kv);
     float slope = lk_alibi_slope(head, attn->n_head, attn->alibi_max_bias) / attn->scale;
