@@ -1,10 +1,13 @@
 /* Print a hash of every logit that a model gives under every recipe, one line per stage.
  *
- * usage: dump_logits [--sidecar FILE] [--save FILE | --load FILE] [--text FILE] MODEL...
+ * usage: dump_logits [--sidecar FILE] [--recipe TEXT] [--save FILE | --load FILE] [--text FILE]
+ *                    [--threads N] [--share N] MODEL...
  *
  * scripts/same-logits compiles this file against two versions of lowkey and compares the output. It
  * uses only calls that both have; option structs are initialized by position for the same reason.
- * --save writes the session of the first model and recipe, --load continues such a session. */
+ * Without --recipe every preset runs and, without a sidecar, the recipes below. --save writes the
+ * session of the first model, --load continues such a session; both need --recipe. --share 4:
+ * of the pairs of a model and a recipe a fourth runs, chosen by their names. */
 #include <lowkey.h>
 
 #include <stdio.h>
@@ -25,6 +28,7 @@ static const char *const more_recipes[] = {
     "sink 4(shift): f16; keep 64 by h2o(mean): rot4; window 32: f16",
     "keep 40 by tova(apart): rot8; window 16: f16",
     "sink 2: f16; keep 25% by random: f16; window 16: f16",
+    "sink 4: f16; body: rot3; window 32: f16; read 25%",
     NULL,
 };
 
@@ -125,6 +129,14 @@ static void run_recipe(const struct run *run, const char *save, const char *load
     lk_recipe_free(recipe);
 }
 
+/* Run the recipe if the pair of it and the model is in the share. */
+static void run_shared(struct run *run, const char *recipe, uint64_t share) {
+    uint64_t hash = hash_bytes(0xcbf29ce484222325u, run->name, strlen(run->name));
+    if ((hash_bytes(hash, recipe, strlen(recipe)) >> 32) % share) return;
+    run->recipe = recipe;
+    run_recipe(run, NULL, NULL);
+}
+
 /* Tokens from a fixed generator, or of the text. Returns their number. */
 static size_t make_tokens(const lk_model *model, const char *text, size_t max, int32_t *tok) {
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
@@ -152,11 +164,18 @@ static size_t make_tokens(const lk_model *model, const char *text, size_t max, i
 }
 
 int main(int argc, char **argv) {
-    const char *sidecar = NULL, *save = NULL, *load = NULL, *text = NULL;
-    int a = 1;
+    const char *sidecar = NULL, *recipe = NULL, *save = NULL, *load = NULL, *text = NULL;
+    int a = 1, n_threads = 2;
+    uint64_t share = 1;
     for (; a + 1 < argc && !strncmp(argv[a], "--", 2); a += 2) {
         if (!strcmp(argv[a], "--sidecar"))
             sidecar = argv[a + 1];
+        else if (!strcmp(argv[a], "--recipe"))
+            recipe = argv[a + 1];
+        else if (!strcmp(argv[a], "--threads"))
+            n_threads = atoi(argv[a + 1]);
+        else if (!strcmp(argv[a], "--share"))
+            share = strtoull(argv[a + 1], NULL, 10);
         else if (!strcmp(argv[a], "--save"))
             save = argv[a + 1];
         else if (!strcmp(argv[a], "--load"))
@@ -166,10 +185,11 @@ int main(int argc, char **argv) {
         else
             return fprintf(stderr, "dump_logits: unknown option %s\n", argv[a]), 2;
     }
+    if ((save || load) && !recipe) return fprintf(stderr, "dump_logits: no --recipe\n"), 2;
     for (; a < argc; a++) {
         lk_err err = {0};
         lk_model *model = NULL;
-        lk_model_opts opts = {.n_threads = 2, .sidecar = sidecar};
+        lk_model_opts opts = {.n_threads = n_threads, .sidecar = sidecar};
         if (lk_model_open(&model, argv[a], &opts, &err)) {
             fprintf(stderr, "dump_logits: %s: %s\n", argv[a], err.msg);
             return 1;
@@ -181,18 +201,14 @@ int main(int argc, char **argv) {
         if (max > MAX_PROMPT) max = MAX_PROMPT;
         struct run run = {model, slash ? slash + 1 : argv[a], NULL, tok, 0, (size_t)info.n_vocab};
         run.n_tok = make_tokens(model, text, max, tok);
-        if (save || load) {
-            run.recipe = "best-3";
+        if (recipe) {
+            run.recipe = recipe;
             run_recipe(&run, save, load);
         }
-        for (size_t i = 0; !save && !load && lk_recipe_preset(i).name; i++) {
-            run.recipe = lk_recipe_preset(i).name;
-            run_recipe(&run, NULL, NULL);
-        }
-        for (size_t i = 0; !save && !load && !sidecar && more_recipes[i]; i++) {
-            run.recipe = more_recipes[i];
-            run_recipe(&run, NULL, NULL);
-        }
+        for (size_t i = 0; !recipe && lk_recipe_preset(i).name; i++)
+            run_shared(&run, lk_recipe_preset(i).name, share);
+        for (size_t i = 0; !recipe && !sidecar && more_recipes[i]; i++)
+            run_shared(&run, more_recipes[i], share);
         lk_model_free(model);
     }
     return 0;
