@@ -12,7 +12,6 @@
  *   ms/pass    median
  *   build ms   rebuilding the graph, as needed when a session joins or leaves the batch
  *   cache MiB  of all sessions, from their ledgers
- *   groups     in which the sessions go through the stages (engine/microbatch.h)
  *
  * The caches are filled with the rows of 256 random tokens, repeated. Their cost is that of a
  * text. */
@@ -102,9 +101,8 @@ static void measure(struct setup *s, int n) {
     qsort(seconds, s->steps, sizeof *seconds, bench_compare_doubles);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
-    int n_group = s->batch->pass.groups.n;
-    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f %7d\n", n, n / pass, n / pass / s->single,
-           1e3 * pass, 1e3 * median_build(s), cache, n_group);
+    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass,
+           1e3 * median_build(s), cache);
     fflush(stdout);
 }
 
@@ -149,7 +147,7 @@ int main(int argc, char **argv) {
     bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
     bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
     printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "
-           "cache MiB  groups\n",
+           "cache MiB\n",
            lk_recipe_text(s.recipe), s.depth, lk_model_get_info(s.model).n_threads,
            lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);

@@ -1,9 +1,7 @@
-/* Evaluation of tokens of one or several sessions in one pass over the weights, or in groups that
- * go through the stages of a model. */
+/* Evaluation of tokens of one or several sessions in one pass over the weights. */
 #include "engine/batch.h"
 
 #include "base/buf.h"
-#include "engine/pipeline.h"
 
 #include <string.h>
 
@@ -105,7 +103,7 @@ static void set_inputs(struct lk_pass *pass) {
     }
 }
 
-void lk_item_add_tokens(const lk_batch_item *item, bool drafts) {
+static void add_tokens(const lk_batch_item *item, bool drafts) {
     struct lk_session *s = item->session;
     memcpy(s->tok + s->n_tok, item->tok, item->n_tok * sizeof *item->tok);
     s->n_tok += item->n_tok;
@@ -127,7 +125,7 @@ static void finish_item(const struct lk_seq *seq) {
         !lk_cluster_send_logits(model->cluster, n_stage, s->logits, s->logits, n))
         failed = LK_E_IO;
     if (!failed) {
-        lk_item_add_tokens(seq->item, seq->drafts);
+        add_tokens(seq->item, seq->drafts);
         return;
     }
     lk_session_drop_tokens(s);
@@ -152,42 +150,7 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-/* Bytes that a sequence's tokens read besides weights, in all stages. Equal on all ranks. */
-static uint64_t read_bytes(const struct lk_seq *seq) {
-    const struct lk_session *s = seq->session;
-    const struct lk_hparams *hp = &s->model->net->hp;
-    uint64_t rows = lk_cache_row_bytes(s->cache),
-             states = (uint64_t)hp->n_recurrent * lk_recurrent_layer_bytes(hp);
-    if (s->recipe->read > 0 && seq->n_tok <= LK_DECODE_TOKENS)
-        rows = rows / 1024 * (uint64_t)(s->recipe->read * 1024);
-    return rows + states;
-}
-
-/* Divide the sequences of a pass into groups for the stages. */
-static void choose_groups(struct lk_pass *pass) {
-    const struct lk_stages *stages = &pass->model->net->stages;
-    uint64_t cost[LK_BATCH_MAX];
-    int most = 0;
-    for (int i = 0; i < stages->n; i++) {
-        int n_layer = stages->first[i + 1] - stages->first[i];
-        if (n_layer > most) most = n_layer;
-    }
-    for (size_t i = 0; stages->n > 1 && i < pass->n_all; i++)
-        cost[i] = lk_microbatch_cost(stages->matrix_bytes, read_bytes(&pass->all[i]),
-                                     (size_t)pass->all[i].n_tok);
-    pass->groups = lk_microbatches_choose(cost, pass->n_all, stages->matrix_bytes, most,
-                                          stages->first[stages->n]);
-}
-
-/* Let the pass be group g of its sequences. Returns the number of its rows. */
-static int select_group(struct lk_pass *pass, int64_t g) {
-    size_t first = g > 0 ? pass->groups.end[g - 1] : 0;
-    lk_pass_select(pass, first, pass->groups.end[g] - first);
-    return pass->n_row;
-}
-
-/* Build the pass of the items without an error: the graphs of all groups, the first group's last.
- * Building one of them again then needs no more memory. */
+/* Build the pass of the items without an error. */
 static lk_status build_pass(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_status status = lk_pass_reset(pass, n, err);
     for (size_t i = 0; status == LK_OK && i < n; i++) {
@@ -197,26 +160,7 @@ static lk_status build_pass(struct lk_pass *pass, lk_batch_item *item, size_t n,
         seq->item = &item[i];
         seq->drafts = may_have_drafts(&item[i]);
     }
-    if (status != LK_OK || pass->n_all == 0) return status;
-    choose_groups(pass);
-    for (int g = pass->groups.n - 1; status == LK_OK && g >= 0; g--) {
-        status = lk_pass_reserve_hidden(pass, select_group(pass, g), err);
-        if (status == LK_OK) status = lk_pass_build(pass, err);
-    }
-    return status;
-}
-
-lk_status lk_items_prepare(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
-    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
-    return build_pass(pass, item, n, err);
-}
-
-void lk_items_start(struct lk_pass *pass) {
-    set_inputs(pass);
-    for (size_t i = 0; i < pass->n_seq; i++)
-        if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
-            lk_recurrent_drafts_begin(pass->seq[i].session);
-    if (pass->model->net->stages.n > 1) lk_pass_count_rows(pass);
+    return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
 }
 
 /* Build the pass on all ranks of a cluster, of the items that failed on none. status: of build_pass
@@ -237,7 +181,7 @@ static lk_status agree_on_pass(struct lk_pass *pass, lk_batch_item *item, size_t
     return lk_cluster_agree(c, build_pass(pass, item, n, err), err);
 }
 
-/* Let sequences fail here whose nodes have failed on another rank. */
+/* Mark sequences as failed if their nodes failed on another rank. */
 static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
     bool ok = true;
     for (size_t i = 0; i < n; i++) ok = ok && !seq[i].failed;
@@ -248,7 +192,7 @@ static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
     }
 }
 
-/* On the last stage: give the sessions of a group their logits [n_out][n_vocab]. */
+/* On the last stage: give the sessions their logits [n_out][n_vocab]. */
 static void take_logits(const struct lk_pass *pass) {
     if (!pass->graph.logits) return;
     const float *logits = pass->graph.logits->data;
@@ -259,24 +203,29 @@ static void take_logits(const struct lk_pass *pass) {
     }
 }
 
-/* Compute the groups of a pass in the layers of this rank's stage. Logits stay on the last stage
- * until all groups are through: rank 0 may have to send hidden states before it can receive. */
-static lk_status run_groups(struct lk_pass *pass, lk_err *err) {
-    struct lk_pipeline p = {.pass = pass, .n_unit = pass->groups.n};
-    lk_status status = LK_OK;
-    for (int64_t tick = 0; status == LK_OK && tick < lk_pipeline_ticks(&p); tick++) {
-        int64_t own = lk_pipeline_own(&p, tick), previous = lk_pipeline_previous(&p, tick);
-        size_t n_row = previous >= 0 ? (size_t)select_group(pass, previous) : 0;
-        if (own >= 0) {
-            select_group(pass, own);
-            status = lk_pass_build(pass, err);
-            if (status != LK_OK) lk_cluster_abort(pass->model->cluster, err->msg);
-            if (status == LK_OK) lk_items_start(pass);
-        }
-        if (status == LK_OK) status = lk_pipeline_tick(&p, tick, n_row, err);
-        if (status == LK_OK && own >= 0) take_logits(pass);
+/* Compute the pass in the layers of this rank's stage. Hidden states come from the stage before and
+ * go to the next one. After a failure, LK_E_NOMEM or LK_E_IO, all ranks are lost. */
+static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
+    const struct lk_stages *stages = &pass->model->net->stages;
+    struct lk_cluster *c = pass->model->cluster;
+    struct lk_graph *g = &pass->graph;
+    size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
+    set_inputs(pass);
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
+            lk_recurrent_drafts_begin(pass->seq[i].session);
+    if (stages->n > 1) lk_pass_count_rows(pass);
+    if (g->x_in && !lk_cluster_receive_previous(c, stages->n, g->x_in->data, n))
+        return lk_cluster_fail_lost(err);
+    lk_status status = lk_graph_run(g, pass->model, err);
+    if (status != LK_OK) {
+        lk_cluster_abort(c, err->msg); /* the others wait for hidden states or partial attention */
+        return status;
     }
-    return status;
+    if (g->x_out && !lk_cluster_send_next(c, stages->n, g->x_out->data, n))
+        return lk_cluster_fail_lost(err);
+    take_logits(pass);
+    return LK_OK;
 }
 
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
@@ -284,13 +233,14 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
     lk_err why = {0};
     lk_status status = lk_cluster_check_led(c, &why);
     if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
-    status = lk_items_prepare(pass, item, n, &why);
+    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
+    status = build_pass(pass, item, n, &why);
     if (c) status = agree_on_pass(pass, item, n, status, &why);
     if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
-    if (pass->n_all == 0) return LK_OK; /* every item has its own error */
-    if (run_groups(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
-    if (c) agree_on_nodes(c, pass->all, pass->n_all);
-    for (size_t i = 0; i < pass->n_all; i++) finish_item(&pass->all[i]);
+    if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
+    if (run_pass(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
+    if (c) agree_on_nodes(c, pass->seq, pass->n_seq);
+    for (size_t i = 0; i < pass->n_seq; i++) finish_item(&pass->seq[i]);
     return LK_OK;
 }
 

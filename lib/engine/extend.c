@@ -2,7 +2,6 @@
 #include "engine/extend.h"
 
 #include "engine/batch.h"
-#include "engine/chunks.h"
 
 lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
     lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
@@ -21,8 +20,6 @@ lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool 
 /* Large chunks are faster; they are halved if memory runs out. */
 lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
     const size_t min_chunk = 32;
-    if (s->model->net->stages.n > 1 && n_tok > s->n_tok + LK_EVAL_MAX)
-        return lk_chunks_extend(s, tok, n_tok, err);
     for (size_t chunk = LK_EVAL_MAX; s->n_tok < n_tok;) {
         size_t at = s->n_tok, n = n_tok - at < chunk ? n_tok - at : chunk;
         lk_status status = lk_session_eval(s, tok + at, n, false, err);

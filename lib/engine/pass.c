@@ -82,60 +82,40 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.partial, pass->n_partial * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->joined, pass->n_joined * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
-    lk_pass_drop_hidden(pass);
-    lk_release(pass->ledger, LK_FOR_OTHER, pass->all, pass->seq_cap * sizeof *pass->all);
+    lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
                pass->model->net->hp.n_layer * sizeof *pass->job);
     *pass = (struct lk_pass){0};
 }
 
-/* Compute no sequences. */
-static void select_none(struct lk_pass *pass, size_t first) {
-    pass->seq = pass->all ? pass->all + first : NULL;
+lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
     pass->n_seq = 0;
     pass->n_row = pass->n_out = 0;
     pass->partial_needed = pass->joined_needed = 0;
-}
-
-/* Add the next sequence to the selected ones. Its rows follow theirs. */
-static void select_next(struct lk_pass *pass) {
-    const struct lk_hparams *hp = &pass->model->net->hp;
-    struct lk_seq *seq = &pass->seq[pass->n_seq++];
-    const struct lk_session *s = seq->session;
-    seq->row = pass->n_row;
-    seq->partial = pass->partial_needed;
-    pass->n_row += seq->n_tok;
-    pass->n_out += seq->n_out;
-    pass->partial_needed +=
-        lk_pass_partial_floats(hp, s->width.latent, seq->n_tok, pass->attn.n_thread);
-    if (s->cache->shape.shard.n_rank > 1)
-        pass->joined_needed +=
-            (size_t)seq->n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, s->width.latent);
-}
-
-lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
-    pass->n_all = 0;
-    select_none(pass, 0);
     if (n_seq <= pass->seq_cap) return LK_OK;
-    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->all, pass->seq_cap * sizeof *pass->all,
-                 n_seq * sizeof *pass->all))
+    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->seq, pass->seq_cap * sizeof *pass->seq,
+                 n_seq * sizeof *pass->seq))
         return lk_fail(err, LK_E_NOMEM, "out of memory for a pass of %zu sequences", n_seq);
     pass->seq_cap = n_seq;
-    select_none(pass, 0);
     return LK_OK;
 }
 
-struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out) {
-    struct lk_seq *seq = &pass->all[pass->n_all++];
-    *seq = (struct lk_seq){
-        .session = session, .absorb = session->absorb, .n_tok = n_tok, .n_out = n_out};
-    select_next(pass);
+struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *s, int n_tok, int n_out) {
+    const struct lk_hparams *hp = &pass->model->net->hp;
+    struct lk_seq *seq = &pass->seq[pass->n_seq++];
+    *seq = (struct lk_seq){.session = s,
+                           .absorb = s->absorb,
+                           .row = pass->n_row,
+                           .n_tok = n_tok,
+                           .n_out = n_out,
+                           .partial = pass->partial_needed};
+    pass->n_row += n_tok;
+    pass->n_out += n_out;
+    pass->partial_needed += lk_pass_partial_floats(hp, s->width.latent, n_tok, pass->attn.n_thread);
+    if (s->cache->shape.shard.n_rank > 1)
+        pass->joined_needed +=
+            (size_t)n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, s->width.latent);
     return seq;
-}
-
-void lk_pass_select(struct lk_pass *pass, size_t first, size_t n) {
-    select_none(pass, first);
-    while (pass->n_seq < n) select_next(pass);
 }
 
 /* Replace *mem, which has *n_have floats, by n floats. Its contents are lost. */
@@ -164,20 +144,6 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
          replace_floats(pass, &pass->gathered, &pass->n_gathered, gathered)))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
-}
-
-lk_status lk_pass_reserve_hidden(struct lk_pass *pass, int n_row, lk_err *err) {
-    size_t n = (size_t)n_row * pass->model->net->hp.n_embd;
-    if (pass->model->net->stages.own == 0 || n <= pass->n_x ||
-        replace_floats(pass, &pass->x, &pass->n_x, n))
-        return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "out of memory for the hidden states of %d tokens", n_row);
-}
-
-void lk_pass_drop_hidden(struct lk_pass *pass) {
-    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->x, pass->n_x * sizeof(float));
-    pass->x = NULL;
-    pass->n_x = 0;
 }
 
 /* ---- custom nodes: thread ith of nth does its share for every sequence ---- */

@@ -20,18 +20,16 @@
  * come from the stage before and go to the next one instead of tokens and logits.
  *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
- * same number of rows. The sequences of a pass can be computed in groups, one after another
- * (lk_pass_select). */
+ * same number of rows. */
 #ifndef LK_ENGINE_PASS_H
 #define LK_ENGINE_PASS_H
 
 #include "attention/attention.h"
 #include "engine/graph.h"
-#include "engine/microbatch.h"
 
 struct lk_session;
 
-/* One sequence of a pass. Rows [row, row + n_tok) of its group are its newest tokens. */
+/* One sequence of a pass. Rows [row, row + n_tok) of the pass are its newest tokens. */
 struct lk_seq {
     struct lk_session *session;
     lk_batch_item *item;           /* that it evaluates (batch.h), or NULL */
@@ -67,13 +65,8 @@ struct lk_pass {
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
     float *joined, *gathered;    /* partials of this rank, and of all ranks, in the current layer */
     size_t n_joined, n_gathered; /* floats */
-    float *x;                    /* [n_row][n_embd] from the stage before, for the next group */
-    size_t n_x;                  /* floats */
-    struct lk_seq *all;          /* [n_all] all sequences, room for seq_cap */
-    size_t n_all, seq_cap;
-    struct lk_microbatches groups; /* of all sequences (batch.c) */
-    struct lk_seq *seq;            /* [n_seq] the sequences that are computed: all, or a group */
-    size_t n_seq;
+    struct lk_seq *seq;          /* [n_seq], room for seq_cap */
+    size_t n_seq, seq_cap;
     int n_row, n_out;      /* sums over these sequences */
     size_t partial_needed; /* floats of attn.partial that they need */
     size_t joined_needed;  /* the same of `joined` */
@@ -91,10 +84,6 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err);
 /* Add a sequence with n_tok rows after those that are there; its last n_out rows get logits. There
  * is room. */
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out);
-
-/* Compute sequences [first, first + n) of `all` from now on: their rows start at 0, and pass.seq is
- * these. */
-void lk_pass_select(struct lk_pass *pass, size_t first, size_t n);
 
 /* What the attention of all sequences to a layer has in common. */
 struct lk_attn lk_pass_attn(const struct lk_layer_job *job);
@@ -117,11 +106,6 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
  * process has (model/stages.h). The caller then sets the graph's tok, pos and out, and x_in if
  * another stage comes before. LK_E_NOMEM. */
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
-
-/* Room for the hidden states of n_row rows in pass->x, if another stage comes before. LK_E_NOMEM.
- * drop: free it before lk_pass_free does. */
-lk_status lk_pass_reserve_hidden(struct lk_pass *pass, int n_row, lk_err *err);
-void lk_pass_drop_hidden(struct lk_pass *pass);
 
 /* Append and age the pass's rows in the layers of other stages. */
 void lk_pass_count_rows(struct lk_pass *pass);

@@ -148,7 +148,6 @@ lk_status lk_stages_divide(struct lk_net *net, struct lk_loader *ld, lk_err *err
                           (is_of_head(net, b) && !lk_stages_is_last(s)) ||
                           (is_of_embedding(net, b) && s->own > 0);
         uint64_t *bytes = b->use == LK_USE_TABLE ? &net->table_bytes : &net->matrix_bytes;
-        if (b->use != LK_USE_TABLE) s->matrix_bytes += bound_bytes(ld, b);
         *bytes += b->is_elsewhere ? 0 : bound_bytes(ld, b);
     }
     return LK_OK;

@@ -20,7 +20,6 @@ struct lk_stages {
     int32_t first[LK_MAX_STAGES + 1];     /* layers [first[i], first[i + 1]) are those of stage i */
     int32_t cached[LK_MAX_STAGES + 1];    /* the same, counted among the layers with a cache, */
     int32_t recurrent[LK_MAX_STAGES + 1]; /* and among recurrent layers */
-    uint64_t matrix_bytes; /* of the weights of all stages, without tables: equal on all ranks */
 };
 
 static inline bool lk_stages_holds(const struct lk_stages *s, int layer) {

@@ -1,7 +1,5 @@
-/* Batches whose sessions go through several stages in groups, against the same groups in one
- * process. Ranks are threads here. */
+/* Batches through several stages, against those of one process. Ranks are threads here. */
 #include "engine/batch.h"
-#include "engine/microbatch.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "support.h"
@@ -19,82 +17,6 @@
 
 enum { N = 6, CTX = 40000, PROMPT = 280, N_TOK = 400 };
 
-/* ---- the choice of groups ---- */
-
-/* Time until all groups are through. Bit i of `ends`: a group ends after sequence i. */
-static uint64_t pipeline_time(const uint64_t *cost, size_t n, uint64_t weights, int most, int all,
-                              uint32_t ends) {
-    uint64_t sum = 0, largest = 0, group = weights;
-    for (size_t i = 0; i < n; i++) {
-        group += cost[i];
-        if (i + 1 < n && !(ends >> i & 1)) continue;
-        sum += group;
-        if (group > largest) largest = group;
-        group = weights;
-    }
-    return (uint64_t)most * sum + (uint64_t)(all - most) * largest;
-}
-
-/* No division into as many or fewer groups is faster, and none into more by a tenth. */
-static void test_choice(void **state) {
-    (void)state;
-    struct random r = {1};
-    int used[N + 3] = {0};
-    for (int round = 0; round < 3000; round++) {
-        uint64_t cost[N + 2], weights = (uint64_t)random_int(&r, 1, 1 << random_int(&r, 0, 12));
-        int n = random_int(&r, 1, N + 2), all = random_int(&r, 1, 12),
-            most = random_int(&r, 1, all);
-        for (int i = 0; i < n; i++) cost[i] = (uint64_t)random_int(&r, 0, 1000);
-        struct lk_microbatches g = lk_microbatches_choose(cost, (size_t)n, weights, most, all);
-        uint32_t ends = 0;
-        assert_in_range(g.n, 1, n);
-        assert_int_equal(g.end[g.n - 1], n);
-        for (int i = 0; i < g.n; i++) {
-            assert_true(g.end[i] > (i > 0 ? g.end[i - 1] : 0));
-            if (g.end[i] < (size_t)n) ends |= 1u << (g.end[i] - 1);
-        }
-        uint64_t chosen = pipeline_time(cost, (size_t)n, weights, most, all, ends);
-        for (uint32_t other = 0; other < 1u << (n - 1); other++) {
-            uint64_t time = pipeline_time(cost, (size_t)n, weights, most, all, other);
-            int count = 1 + __builtin_popcount(other);
-            if (count > g.n ? time >= chosen - chosen / LK_MICROBATCH_GAIN : time >= chosen)
-                continue;
-            fail_msg("round %d: %d groups take %llu, but %d take %llu", round, g.n,
-                     (unsigned long long)chosen, count, (unsigned long long)time);
-        }
-        if (most == all) assert_int_equal(g.n, 1);
-        used[g.n]++;
-    }
-    for (int n = 1; n <= N; n++) assert_true(used[n] > 0);
-}
-
-/* Sequences of equal cost: one stage; one sequence; weights without caches, which are read once; 2
- * groups, because 3 / 2 * (800 + 4000) is less than 800 + 8000, and 4 groups would save less than a
- * tenth of that; 1 group, because 7 / 4 * (800 + 4000) saves less than a tenth; the limit. */
-static void test_equal_costs(void **state) {
-    (void)state;
-    static const struct {
-        int n, most, all;
-        uint64_t weights, bytes; /* of the weights, of the cache of each sequence */
-        int n_group;
-    } cases[] = {
-        {16, 24, 24, 100, 100000, 1}, {1, 3, 24, 100, 100000, 1}, {8, 12, 24, 8000, 0, 1},
-        {8, 12, 24, 800, 800, 2},     {8, 18, 24, 800, 800, 1},   {64, 3, 24, 8, 80000, 16},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint64_t cost[64];
-        for (int k = 0; k < cases[i].n; k++)
-            cost[k] = lk_microbatch_cost(cases[i].weights, cases[i].bytes, 1);
-        struct lk_microbatches g = lk_microbatches_choose(
-            cost, (size_t)cases[i].n, cases[i].weights, cases[i].most, cases[i].all);
-        if (g.n != cases[i].n_group) fail_msg("case %zu: %d groups", i, g.n);
-        for (int k = 0; k < g.n; k++)
-            assert_int_equal(g.end[k], (size_t)cases[i].n * (size_t)(k + 1) / (size_t)g.n);
-    }
-}
-
-/* ---- batches ---- */
-
 /* Sessions of one process and of a cluster that hold the same. */
 struct set {
     struct both b;
@@ -102,7 +24,6 @@ struct set {
     lk_batch *one, *many;
     int32_t tok[N][N_TOK];
     double max; /* NMSE */
-    int max_group;
 };
 
 /* Fill a pair with n_tok tokens: a prompt, and then rows of a short text again and again. */
@@ -145,12 +66,11 @@ static void close_set(struct set *s) {
     free(s);
 }
 
-/* n_tok [N] tokens of each session, or none: all in one batch of the cluster, and its groups one by
- * one in one process. err [N] receives the items' errors. An item that fails before the pass is not
- * in it. */
+/* n_tok [N] tokens of each session, or none: all in one batch of the cluster, and of one process.
+ * err [N] receives the items' errors. An item that fails before the pass is not in it. */
 static void step(struct set *s, const size_t *n_tok, lk_err *err) {
     lk_batch_item many[N], one[N];
-    size_t n = 0, first = 0;
+    size_t n = 0, n_one = 0;
     lk_err why = {0};
     int index[N];
     for (int i = 0; i < N; i++) {
@@ -163,16 +83,12 @@ static void step(struct set *s, const size_t *n_tok, lk_err *err) {
     }
     if (lk_batch_eval(s->many, many, n, &why) != LK_OK) fail_msg("%s", why.msg);
     const struct lk_pass *pass = &s->many->pass;
-    if (pass->groups.n > s->max_group) s->max_group = pass->groups.n;
-    for (int g = 0; g < pass->groups.n; first = pass->groups.end[g++]) {
-        size_t n_one = pass->groups.end[g] - first;
-        for (size_t k = 0; k < n_one; k++) {
-            const lk_batch_item *item = pass->all[first + k].item;
-            one[k] = *item;
-            one[k].session = s->p[index[item - many]].one;
-        }
-        assert_int_equal(lk_batch_eval(s->one, one, n_one, &why), LK_OK);
+    for (size_t k = 0; k < pass->n_seq; k++) {
+        const lk_batch_item *item = pass->seq[k].item;
+        one[n_one] = *item;
+        one[n_one++].session = s->p[index[item - many]].one;
     }
+    if (n_one > 0) assert_int_equal(lk_batch_eval(s->one, one, n_one, &why), LK_OK);
     for (size_t k = 0; k < n; k++) {
         const struct pair *p = &s->p[index[k]];
         err[index[k]] = many[k].err;
@@ -182,8 +98,8 @@ static void step(struct set *s, const size_t *n_tok, lk_err *err) {
     }
 }
 
-/* Items get what the same groups get in one process; bit for bit if stages have one rank. */
-static void test_groups(void **state) {
+/* Items get what they get in one process; bit for bit if stages have one rank. */
+static void test_batches(void **state) {
     (void)state;
     static const char *const mixed[N] = {"f16", "best-3", "h2o", "best-4", "f16", "kivi-4"},
                              *const exact[N] = {"f16", "f16", "f16", "f16", "f16", "f16"};
@@ -209,9 +125,6 @@ static void test_groups(void **state) {
             for (int j = 0; j < N; j++)
                 if (err[j].code != LK_OK) fail_msg("session %d: %s", j, err[j].msg);
         }
-        print_message("%s, %d ranks, %d stages: up to %d groups\n", cases[i].preset,
-                      cases[i].n_rank, cases[i].n_stage, s->max_group);
-        assert_true(s->max_group > 1);
         close_set(s);
     }
 }
@@ -266,7 +179,6 @@ static void test_items_fail(void **state) {
     sync_pair(&s->p[NODE], s->tok[NODE], PROMPT, 0, 0);
     step(s, n_tok, err);
     for (int i = 0; i < N; i++) assert_int_equal(err[i].code, LK_OK);
-    assert_true(s->max_group > 1);
     close_set(s);
 }
 
@@ -290,7 +202,6 @@ static void test_no_memory(void **state) {
     struct set *s = open_set("llama", 2, 2, recipe);
     lk_err err[N] = {0}, why = {0};
     step(s, n_tok, err);
-    assert_true(s->max_group > 1);
     for (int rank = 0; rank < 2; rank++) {
         lk_status status = LK_E_NOMEM;
         int n_failed = 0;
@@ -354,9 +265,10 @@ static void test_lost_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),     cmocka_unit_test(test_equal_costs),
-        cmocka_unit_test(test_items_fail), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_groups),     cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_items_fail),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_lost_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
