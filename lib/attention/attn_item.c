@@ -99,16 +99,11 @@ static const float *query_of(const struct lk_attn_item *item, int i) {
     return whole_query(item, i) + (item->attn->d_rope > 0 ? item->attn->d_head : 0);
 }
 
-/* Do the distances of rows count held rows only: sinks that shift, and what a shift kept? */
-static bool is_shifted(const struct lk_attn *attn, int level, bool kept) {
-    return kept || attn->k->rule[level].shift;
-}
-
-/* The rotation of queries for such rows; unset for others. */
-static struct lk_rope_phase shift_of(const struct lk_attn_item *item, int level, bool kept) {
+/* The rotation of queries for sinks that shift; unset for other levels. */
+static struct lk_rope_phase shift_of(const struct lk_attn_item *item, int level) {
     const struct lk_attn *attn = item->attn;
     struct lk_rope_phase shift = {.set = false};
-    if (is_shifted(attn, level, kept) && attn->rope)
+    if (attn->k->rule[level].shift && attn->rope)
         lk_rope_phase_set(attn->rope, &shift, attn->k->first);
     return shift;
 }
@@ -130,12 +125,11 @@ static void item_parts(const struct lk_attn_item *item, const struct lk_level *l
 }
 
 /* Whether the queries that were prepared for another level serve this one. */
-static bool are_prepared(const struct lk_attn_item *item, int level, bool kept) {
+static bool are_prepared(const struct lk_attn_item *item, int level) {
     const struct lk_kv *k = item->attn->k;
     int before = item->query_level;
     const struct lk_level_rule *a = &k->rule[before], *b = &k->rule[level];
-    if ((a->codec.coding == LK_F16) != (b->codec.coding == LK_F16) ||
-        is_shifted(item->attn, before, item->query_kept) != is_shifted(item->attn, level, kept))
+    if ((a->codec.coding == LK_F16) != (b->codec.coding == LK_F16) || a->shift != b->shift)
         return false;
     int part, end;
     for (item_parts(item, &k->level[level], &part, &end); part < end; part++)
@@ -143,14 +137,14 @@ static bool are_prepared(const struct lk_attn_item *item, int level, bool kept) 
     return true;
 }
 
-void lk_attn_item_prepare(struct lk_attn_item *item, int level, bool kept) {
+void lk_attn_item_prepare(struct lk_attn_item *item, int level) {
     const struct lk_attn *attn = item->attn;
     const struct lk_level_rule *rule = &attn->k->rule[level];
     const struct lk_level *to = &attn->k->level[level];
     bool exact = rule->codec.coding == LK_F16; /* f16 rows are multiplied with float queries */
-    if (item->query_level >= 0 && are_prepared(item, level, kept)) return;
+    if (item->query_level >= 0 && are_prepared(item, level)) return;
 
-    struct lk_rope_phase shift = shift_of(item, level, kept);
+    struct lk_rope_phase shift = shift_of(item, level);
     for (int i = 0; i < item->n_q; i++) {
         int head_kv = lk_attn_item_head(item, i);
         float *out = item->mem.query + lk_attn_item_vector(item, to, i), rotated[LK_MAX_D_HEAD];
@@ -179,7 +173,6 @@ void lk_attn_item_prepare(struct lk_attn_item *item, int level, bool kept) {
         }
     }
     item->query_level = level;
-    item->query_kept = kept;
 }
 
 /* ---- scores ---- */
@@ -187,7 +180,7 @@ void lk_attn_item_prepare(struct lk_attn_item *item, int level, bool kept) {
 /* Add to the scores of the span's rows what the mean of their latents contributes: q.mean. */
 static void add_mean(const struct lk_attn_item *item, const struct lk_kv_span *span, float *score) {
     const struct lk_level *level = &item->attn->k->level[span->level];
-    struct lk_rope_phase shift = shift_of(item, span->level, span->kept);
+    struct lk_rope_phase shift = shift_of(item, span->level);
     for (int i = 0; i < item->n_q; i++, score += item->stride) {
         struct lk_basis_head head = lk_level_basis_head(level, lk_attn_item_head(item, i));
         float rotated[LK_MAX_D_HEAD];
@@ -226,7 +219,7 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
     const struct lk_level *level = &attn->k->level[span->level];
     /* True positions, for RoPE, differ from indices by the number of evicted rows. */
     int64_t shift = lk_kv_position(attn->k, span->level, span->pos - span->first, 0) - span->pos;
-    if (is_shifted(attn, span->level, span->kept)) shift += attn->k->first;
+    if (attn->k->rule[span->level].shift) shift += attn->k->first;
     struct lk_run run = {.kv = attn->k,
                          .level = span->level,
                          .first_part = item->head_kv / level->n_head,
@@ -290,7 +283,7 @@ static void add_latent_scores(struct lk_attn_item *item, int64_t a, int64_t b) {
 void lk_attn_item_score(struct lk_attn_item *item, int64_t a, int64_t b) {
     const struct lk_kv *k = item->attn->k;
     for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, a, b, &span);) {
-        if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level, span.kept);
+        if (!k->level[span.level].k_up) lk_attn_item_prepare(item, span.level);
         score_span(item, &span, item->mem.score + PAD + (span.pos - a));
     }
     if (item->attn->d_rope > 0) add_latent_scores(item, a, b);

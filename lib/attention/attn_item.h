@@ -35,7 +35,6 @@ struct lk_attn_item {
     int chunk;       /* positions of a chunk */
     size_t stride;   /* floats between the scores of two queries */
     int query_level; /* level for which `queries` are prepared; -1: none */
-    bool query_kept; /* for its rows that a shift kept (cache/shift_rows.h), or for the others */
     struct lk_queries queries[LK_ATTN_QUERIES]; /* of each part that the item has heads of */
     struct lk_pre_queries pre;                  /* for latents of K before RoPE */
     bool used[LK_MAX_KV_LEVEL];                 /* levels of V that have something in mem.acc */
@@ -83,8 +82,8 @@ static inline size_t lk_attn_item_vector(const struct lk_attn_item *item,
 }
 
 /* Transform the item's queries into the domain of a level of K that does not hold latents before
- * RoPE, unless they are already: item->queries, part by part. kept: as in struct lk_kv_span. */
-void lk_attn_item_prepare(struct lk_attn_item *item, int level, bool kept);
+ * RoPE, unless they are already: item->queries, part by part. */
+void lk_attn_item_prepare(struct lk_attn_item *item, int level);
 
 /* Scores q.k of all queries over positions [a, b), not scaled: position pos of query i is
  * mem.score[i * stride + LK_SCORE_PAD + (pos - a)]. At most a chunk. */

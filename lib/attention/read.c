@@ -67,7 +67,6 @@ void lk_read_find(const struct lk_attn_item *item, struct lk_read *out) {
             if (n_tile == 0 || !has_tiles(v, b.level) || row_at(v, &b, pos) % LK_TILE) continue;
             out->zone[out->n_zone++] =
                 (struct lk_read_zone){.level = a.level,
-                                      .kept = a.kept,
                                       .n_tile = n_tile,
                                       .first = out->n_tile,
                                       .pos = pos,
@@ -188,7 +187,7 @@ void lk_read_choose(struct lk_attn_item *item, int ith, struct lk_read *read) {
     int n_tile = read->n_tile;
     lay_out_scratch(item, ith, read);
     for (int z = 0; z < read->n_zone; z++) {
-        lk_attn_item_prepare(item, read->zone[z].level, read->zone[z].kept);
+        lk_attn_item_prepare(item, read->zone[z].level);
         score_tiles(item, read, &read->zone[z]);
     }
     if (item->attn->softcap > 0) lk_softcap_scores(item->attn, read->score, item->n_q * n_tile);
@@ -206,7 +205,7 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
                         const struct lk_rows *k, const struct lk_rows *v) {
     const struct lk_attn *attn = item->attn;
     float *s = item->mem.score + LK_SCORE_PAD;
-    lk_attn_item_prepare(item, zone->level, zone->kept);
+    lk_attn_item_prepare(item, zone->level);
     attn->kernels->score(k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;

@@ -31,7 +31,6 @@ enum {
 /* Tiles of one level of K and one level of V that may be left out, in order of position. */
 struct lk_read_zone {
     int level, n_tile, first; /* first: index of its first tile among those of all zones */
-    bool kept;                /* as in struct lk_kv_span, of K */
     int64_t pos, end;         /* positions of its rows */
     int v_level;              /* level of V that holds them */
     int64_t k_tile, v_tile;   /* the first tile in the blocks of K's level, and of V's */

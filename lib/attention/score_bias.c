@@ -41,7 +41,7 @@ void lk_alibi_add(const struct lk_attn *attn, int head, int64_t pos, float *s, i
     for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, first, first + n, &span);) {
         const struct lk_level_rule *rule = &k->rule[span.level];
         int64_t key = lk_kv_position(k, span.level, span.pos - span.first, head_kv);
-        int64_t distance = pos - (rule->shift || span.kept ? k->first : 0) - key;
+        int64_t distance = pos - (rule->shift ? k->first : 0) - key;
         for (int64_t at = span.pos; at < span.end; at++, distance--) {
             if (rule->limit.policy.kind != LK_POLICY_NONE) /* positions are not consecutive */
                 distance = pos - lk_kv_position(k, span.level, at - span.first, head_kv);

@@ -144,7 +144,7 @@ void lk_cache_clear(struct lk_cache *cache) {
             level->n_block = level->cap = 0;
             kv->count[i] = (struct lk_level_count){0};
         }
-        kv->first = kv->n_tok = kv->n_shifted = kv->n_kept = 0;
+        kv->first = kv->n_tok = 0;
         for (int i = 0; i < 2; i++) lk_equalizer_clear(&kv->equalizer[i]);
         kv->whole = lk_shard_collects(kv, kv->count);
     }
@@ -233,13 +233,12 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 /* Move rows that are old enough into older levels, in a layer that does not evict. */
 static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv, lk_err *err) {
     int from, batch;
-    int64_t n_tok = kv->n_tok - kv->n_shifted;
-    while (lk_level_next_move(kv->rule, kv->count, kv->n_level, n_tok, &from, &batch)) {
+    while (lk_level_next_move(kv->rule, kv->count, kv->n_level, kv->n_tok, &from, &batch)) {
         int to = from - 1;
         lk_move_calibrate(cache, kv, from);
         for (int left = batch; left > 0;) {
             int n = lk_move_rows(kv, from, left < LK_MAX_MOVE ? left : LK_MAX_MOVE);
-            int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], n_tok, n);
+            int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], kv->n_tok, n);
             const float *x = NULL; /* of another rank: they are counted */
             if (n_fit && lk_shard_holds(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
             if (n_fit && !lk_move_append(cache, kv, to, x, n_fit))
@@ -279,12 +278,11 @@ lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_
 bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        int64_t end = n_tok + kv->n_shifted;
-        if (kv->n_tok - end > kv->count[kv->n_level - 1].rows) return false;
+        if (kv->n_tok - n_tok > kv->count[kv->n_level - 1].rows) return false;
         /* After an eviction, rows may be missing that an earlier query would see. */
-        if (kv->n_swa == 0 && kv->first > kv->n_shifted) return false;
-        if (kv->evict && kv->evict->needs_scores && end < kv->n_tok) return false;
-        if (kv->n_swa > 0 && kv->first > 0 && end - kv->n_swa + 1 < kv->first) return false;
+        if (kv->n_swa == 0 && kv->first > 0) return false;
+        if (kv->evict && kv->evict->needs_scores && n_tok < kv->n_tok) return false;
+        if (kv->n_swa > 0 && kv->first > 0 && n_tok - kv->n_swa + 1 < kv->first) return false;
     }
     return true;
 }
@@ -298,7 +296,6 @@ static void drop_layer(struct lk_cache *cache, int layer, int64_t n) {
         count->rows -= n;
         if (kv->evict && kv->side == LK_K && !kv->elsewhere) cache->evict[k / 2].n -= n;
         kv->n_tok -= n;
-        if (kv->n_kept > kv->n_tok - kv->first) kv->n_kept = kv->n_tok - kv->first;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
         while (level->n_block > n_block) lk_pool_free(&cache->pool, level->block[--level->n_block]);
         if (count->rows == 0) count->skip = 0;
@@ -311,7 +308,7 @@ void lk_cache_drop_newest(struct lk_cache *cache, int64_t n) {
 
 bool lk_cache_truncate(struct lk_cache *cache, int64_t n_tok) {
     if (!lk_cache_can_truncate(cache, n_tok)) return false;
-    lk_cache_drop_newest(cache, cache->kv[0][LK_K].n_tok - lk_cache_n_shifted(cache) - n_tok);
+    lk_cache_drop_newest(cache, cache->kv[0][LK_K].n_tok - n_tok);
     /* The next rows may go to a shared block, whose copy was not reserved. */
     if (cache->pool.n_shared) lk_cache_trim(cache);
     return true;

@@ -22,7 +22,6 @@
 #include "cache/kv.h"
 #include "cache/pool.h"
 #include "cache/prompt_rows.h"
-#include "cache/shift_rows.h"
 
 struct lk_cache {
     struct lk_ledger *ledger;
@@ -41,12 +40,6 @@ struct lk_cache {
 static inline int lk_cache_n_kv(const struct lk_cache *cache) { return 2 * cache->shape.n_layer; }
 static inline struct lk_kv *lk_cache_kv(const struct lk_cache *cache, int i) {
     return &cache->kv[i / 2][i % 2];
-}
-
-/* Tokens that shifts dropped: the next token is at position n_tok + this, if the cache stands for
- * n_tok tokens. */
-static inline int64_t lk_cache_n_shifted(const struct lk_cache *cache) {
-    return cache->kv[0][LK_K].n_shifted;
 }
 
 /* Create an empty cache; `ledger` is borrowed. LK_E_UNSUPPORTED if a codec cannot store such

@@ -140,25 +140,14 @@ static bool is_possible(const struct lk_kv *kv, int i, const struct lk_saved_lev
     return n_sink == 0 || (saved->skip == 0 && saved->rows == (n_tok < n_sink ? n_tok : n_sink));
 }
 
-/* Can shifts and evictions leave these counts of a layer's K or V? */
-static bool is_shift(const struct lk_kv *kv, const struct lk_saved_kv *saved, int64_t n_tok) {
-    int64_t n_sink = lk_level_sinks(kv->rule, kv->n_level), n_kept = saved->n_kept;
-    bool full = kv->n_swa == 0 && !can_evict(kv);
-    if (saved->n_shifted < 0 || saved->n_shifted > LK_SHIFT_POSITIONS) return false;
-    if (saved->first < saved->n_shifted || saved->first > saved->n_tok) return false;
-    if (saved->n_tok != n_tok + saved->n_shifted) return false;
-    if (full && saved->first > saved->n_shifted) return false;
-    if (saved->n_shifted > 0 && can_evict(kv)) return false;
-    if (saved->n_shifted == 0 || !full) return n_kept == 0;
-    return n_kept >= (n_sink < n_tok ? n_sink : n_tok) && n_kept <= n_tok;
-}
-
-/* Check the counts of K or V of one layer. n_shifted: of all layers. Returns NULL or the reason for
- * rejecting them. */
+/* Check the counts of K or V of one layer. Returns NULL or the reason for rejecting them. */
 static const char *check_counts(const struct lk_kv *kv, const struct saved_side *saved,
-                                int64_t n_tok, int64_t n_shifted) {
+                                int64_t n_tok) {
     const struct lk_saved_kv *all = &saved->kv;
-    if (all->n_shifted != n_shifted || !is_shift(kv, all, n_tok)) return is_inconsistent;
+    if (all->shift[0] || all->shift[1])
+        return "a context shift has dropped tokens, which only the tag papers-2026-11 continues";
+    if (all->first < 0 || all->first > n_tok || all->n_tok != n_tok) return is_inconsistent;
+    if (kv->n_swa == 0 && !can_evict(kv) && all->first > 0) return is_inconsistent;
     if (all->calibrated < 0 || all->calibrated > 3) return is_inconsistent;
     int64_t rows = 0;
     for (int i = 0; i < kv->n_level; i++) {
@@ -267,7 +256,6 @@ lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_
                          lk_err *err) {
     struct reader count = {counts, n_count}, row = {rows, n_row}, after = {later, UINT64_MAX};
     const char *reason = NULL;
-    int64_t n_shifted = 0;
     size_t n_seen = (size_t)(n_tok + 7) / 8 + 1;
     uint8_t *seen = lk_alloc(cache->ledger, LK_FOR_OTHER, n_seen);
     if (!seen) return lk_fail(err, LK_E_NOMEM, "no memory to check a cache");
@@ -276,8 +264,7 @@ lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_
         for (int side = 0; !reason && side < 2; side++) {
             const struct lk_kv *kv = &cache->kv[layer][side];
             reason = read_side(kv, &count, &saved[side]);
-            if (layer == 0 && side == 0) n_shifted = saved[side].kv.n_shifted;
-            if (!reason) reason = check_counts(kv, &saved[side], n_tok, n_shifted);
+            if (!reason) reason = check_counts(kv, &saved[side], n_tok);
             if (!reason && later) reason = read_side(kv, &after, &next);
             if (!reason) reason = check_rows(kv, &saved[side], later ? &next : NULL, &row);
         }

@@ -18,8 +18,6 @@ static void copy_kv(struct lk_kv *to, const struct lk_kv *from) {
     }
     to->first = from->first;
     to->n_tok = from->n_tok;
-    to->n_shifted = from->n_shifted;
-    to->n_kept = from->n_kept;
     to->whole = from->whole;
     for (int i = 0; i < 2; i++) lk_equalizer_copy(&to->equalizer[i], &from->equalizer[i]);
     lk_latent_levels_restore(to);

@@ -92,12 +92,11 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
     struct lk_level_count count[LK_MAX_KV_LEVEL];
     /* While this process holds all rows, and over the whole time. */
     int64_t max_whole[LK_MAX_KV_LEVEL] = {0}, max_blocks[LK_MAX_KV_LEVEL] = {0};
-    int64_t first = kv->first - kv->n_shifted, max_rows = 0;
+    int64_t first = kv->first, max_rows = 0;
     bool whole = kv->whole;
     memcpy(count, kv->count, sizeof count);
     for (int64_t done = 0; done < n_new;) {
-        int64_t n = n_new - done < portion ? n_new - done : portion,
-                n_tok = kv->n_tok - kv->n_shifted + done;
+        int64_t n = n_new - done < portion ? n_new - done : portion, n_tok = kv->n_tok + done;
         if (max_rows < n_tok + n - first) max_rows = n_tok + n - first;
         lk_level_advance(kv->rule, count, kv->n_level, n_tok, n, kv->n_swa, &first, max_blocks);
         if (whole) memcpy(max_whole, max_blocks, sizeof max_whole);
@@ -113,7 +112,7 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
         if (!lk_cache_grow_table(cache, level, max_blocks[i])) return false;
         if (n_more > 0 && !lk_pool_reserve(&cache->pool, level->block_bytes, n_more)) return false;
     }
-    return reserve_copies(cache, kv, count, n_new, first + kv->n_shifted);
+    return reserve_copies(cache, kv, count, n_new, first);
 }
 
 lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64_t n_new,

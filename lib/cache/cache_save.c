@@ -13,8 +13,6 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         struct lk_saved_kv saved = {.first = kv->first,
                                     .n_tok = kv->n_tok,
-                                    .n_shifted = kv->n_shifted,
-                                    .n_kept = kv->n_kept,
                                     .n_level = kv->n_level,
                                     .calibrated = kv->equalizer[0].calibrated |
                                                   kv->equalizer[1].calibrated << 1};
@@ -179,8 +177,6 @@ static const char *restore_kv_counts(struct lk_kv *kv, const char *counts) {
     memcpy(level, counts + sizeof saved, (size_t)kv->n_level * sizeof *level);
     kv->first = saved.first;
     kv->n_tok = saved.n_tok;
-    kv->n_shifted = saved.n_shifted;
-    kv->n_kept = saved.n_kept;
     for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.calibrated >> i & 1;
     for (int i = 0; i < kv->n_level; i++)
         kv->count[i] = (struct lk_level_count){level[i].rows, level[i].skip};

@@ -22,7 +22,8 @@
 #include "lowkey_cluster.h"
 
 struct lk_saved_kv {
-    int64_t first, n_tok, n_shifted, n_kept; /* as in struct lk_kv */
+    int64_t first, n_tok; /* as in struct lk_kv */
+    int64_t shift[2];     /* 0; in older files, what a context shift dropped and kept */
     int32_t n_level;
     int32_t calibrated; /* bit 0: statistics of rows, bit 1: of latents */
 };

@@ -26,8 +26,7 @@ static bool moves_rows(const struct lk_kv *kv, int64_t n) {
     int from, batch;
     memcpy(count, kv->count, sizeof count);
     count[kv->n_level - 1].rows += n;
-    if (lk_level_next_move(kv->rule, count, kv->n_level, n_tok - kv->n_shifted, &from, &batch))
-        return true;
+    if (lk_level_next_move(kv->rule, count, kv->n_level, n_tok, &from, &batch)) return true;
     for (int i = 0; kv->n_swa > 0 && i < kv->n_level; i++) {
         if (lk_level_droppable(&kv->rule[i], &count[i], kv->first, n_tok, kv->n_swa)) return true;
         if (count[i].rows) break;

@@ -16,28 +16,17 @@ int64_t lk_kv_position(const struct lk_kv *kv, int level, int64_t at, int head) 
         return kv->evict->pos[at * kv->evict->n_head + head];
     }
     if (level == 0 && lk_level_sinks(kv->rule, kv->n_level)) return at;
-    int64_t newer = 0, older = 0;
-    for (int i = 0; i < level; i++) older += kv->count[i].rows;
-    if (older + at < kv->n_kept) return older + at;
+    int64_t newer = 0;
     for (int i = level; i < kv->n_level; i++) newer += kv->count[i].rows;
     return kv->n_tok - newer + at;
 }
 
 bool lk_kv_next_span(const struct lk_kv *kv, int64_t a, int64_t b, struct lk_kv_span *span) {
-    int64_t kept_end = kv->first + kv->n_kept;
     do {
-        int64_t start = kept_end;
-        if (span->kept && kept_end < span->first + kv->count[span->level].rows) {
-            span->kept = false; /* the rest of the level */
-        } else {
-            if (span->level >= 0) span->first += kv->count[span->level].rows;
-            if (++span->level == kv->n_level) return false;
-            start = span->first;
-            span->kept = start < kept_end;
-        }
+        if (span->level >= 0) span->first += kv->count[span->level].rows;
+        if (++span->level == kv->n_level) return false;
         int64_t end = span->first + kv->count[span->level].rows;
-        if (span->kept && end > kept_end) end = kept_end;
-        span->pos = start > a ? start : a;
+        span->pos = span->first > a ? span->first : a;
         span->end = end < b ? end : b;
     } while (span->pos >= span->end);
     return true;

@@ -121,7 +121,6 @@ struct lk_kv {
     struct lk_level_count count[LK_MAX_KV_LEVEL];
     struct lk_level level[LK_MAX_KV_LEVEL];
     int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
-    int64_t n_shifted, n_kept; /* tokens that shifts dropped, and rows before them (shift_rows.h) */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
     struct lk_shard shard;            /* which rows this process attends to (cache/shard.h) */
@@ -172,14 +171,12 @@ static inline char *lk_kv_block(const struct lk_kv *kv, int level, int64_t b) {
 char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
 
 /* Position of that row's token: what RoPE rotated its K by. In a level without a limit positions
- * are consecutive and the same for all heads, but for a gap after the rows that a shift kept. */
+ * are consecutive and the same for all heads. */
 int64_t lk_kv_position(const struct lk_kv *kv, int level, int64_t at, int head);
 
-/* The positions of [a, b) that one level holds, by index (cache/level.h). Rows that a shift kept
- * have a span of their own. */
+/* The positions of [a, b) that one level holds, by index (cache/level.h). */
 struct lk_kv_span {
     int level;
-    bool kept;        /* rows before dropped ones: their distances count held rows only */
     int64_t first;    /* the level's first position */
     int64_t pos, end; /* [pos, end): those in [a, b); at least one */
 };

@@ -96,8 +96,7 @@ static void set_inputs(struct lk_pass *pass) {
         const struct lk_seq *seq = &pass->seq[i];
         const struct lk_session *s = seq->session;
         if (tok) memcpy(tok + seq->row, seq->item->tok, (size_t)seq->n_tok * sizeof *tok);
-        lk_graph_set_positions(g, (size_t)seq->row, s->n_tok + (size_t)lk_cache_n_shifted(s->cache),
-                               (size_t)seq->n_tok);
+        lk_graph_set_positions(g, (size_t)seq->row, s->n_tok, (size_t)seq->n_tok);
         int end = seq->row + seq->n_tok;
         for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
     }

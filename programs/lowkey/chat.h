@@ -7,14 +7,12 @@
 #include "chat_input.h"
 #include "chat_progress.h"
 #include "common.h"
-#include "context_shift.h"
 #include "drafting.h"
 
 struct chat_args {
     struct model_args model;
     struct session_args session;
     struct sampler_args sampler;
-    struct shift_args shift;
     const char *system, *session_file, *color, *draft;
     int64_t n; /* -1: no limit */
     bool json, verbose, no_history;

@@ -14,8 +14,7 @@
 
 /* What to do when the context is full. */
 #define MAKE_ROOM                                                                                  \
-    "/undo takes back the last exchange, /clear starts again, -c N sets a longer context, "        \
-    "--context-shift drops the oldest tokens"
+    "/undo takes back the last exchange, /clear starts again, -c N sets a longer context"
 
 /* Bring the session to the tokens of the conversation. Returns false after printing an error. */
 static bool prefill(struct chat *c) {
@@ -87,29 +86,6 @@ static void print_speed(const struct chat *c) {
     chat_note(c, "drafts of this chat: %s", drafts);
 }
 
-/* How many tokens at the start a shift keeps. */
-static size_t tokens_to_keep(const struct chat *c) {
-    return c->args.shift.keep < 0 ? chat_conversation_system_tokens(&c->conversation)
-                                  : (size_t)c->args.shift.keep;
-}
-
-/* With --context-shift, drop tokens of a conversation that would have n_needed tokens with the next
- * question, if the session holds no others. */
-static bool make_room(struct chat *c, size_t n_needed) {
-    struct chat_conversation *conversation = &c->conversation;
-    size_t n_tok = lk_session_n_tok(c->session), n_keep = tokens_to_keep(c), n_kept, n_dropped,
-           n_over = n_needed + 1 > c->n_ctx ? n_needed + 1 - c->n_ctx : 0,
-           half = n_tok > n_keep ? (n_tok - n_keep) / 2 : 0;
-    if (!c->args.shift.on || n_needed == 0 || n_tok > conversation->n_tok ||
-        memcmp(lk_session_tokens(c->session), conversation->tok, n_tok * sizeof(int32_t)) != 0)
-        return false;
-    if (lk_session_shift(c->session, n_keep, half > n_over ? half : n_over, &n_kept, &n_dropped,
-                         NULL))
-        return false;
-    chat_conversation_shift(conversation, n_kept, n_dropped);
-    return true;
-}
-
 /* Decode up to max_tok tokens, and print them unless the output is JSON. */
 static struct answer generate_answer(struct chat *c, lk_sampler *sampler, size_t max_tok) {
     const struct chat_conversation *conversation = &c->conversation;
@@ -123,10 +99,8 @@ static struct answer generate_answer(struct chat *c, lk_sampler *sampler, size_t
                                          .before = formatted + n_question,
                                          .constrained = c->args.sampler.grammar_file != NULL,
                                          .color = c->color && c->terminal};
-    const struct answer_limits limits = {
-        .max_tok = max_tok, .shift = c->args.shift.on, .n_keep = tokens_to_keep(c)};
     struct answer answer =
-        generate(c->model, c->session, sampler, c->drafting.drafter, &limits, &output);
+        generate(c->model, c->session, sampler, c->drafting.drafter, max_tok, &output);
     free(question);
     return answer;
 }
@@ -135,7 +109,7 @@ static struct answer generate_answer(struct chat *c, lk_sampler *sampler, size_t
 static void answer(struct chat *c) {
     struct sampler_args sampling = c->args.sampler;
     lk_sampler *sampler = NULL;
-    size_t max_tok = c->args.shift.on ? c->n_ctx : c->n_ctx - c->conversation.n_tok;
+    size_t max_tok = c->n_ctx - c->conversation.n_tok;
     sampling.seed = (sampling.seed + (int64_t)c->n_answers) & UINT32_MAX;
     /* A new sampler for every answer, so that a grammar starts again. */
     int status = sampler_open(&sampling, c->model, &sampler);
@@ -152,7 +126,6 @@ static void answer(struct chat *c) {
     if (answer.n_tok > answer.n_eval && answer.stop != STOP_FAILED)
         lk_session_eval(c->session, answer.tok + answer.n_tok - 1, 1, false, NULL);
     chat_conversation_answer(&c->conversation, &answer);
-    chat_conversation_shift(&c->conversation, answer.n_kept, answer.n_dropped);
     c->n_answers++;
     c->decode_tokens = answer.n_eval;
     c->decode_seconds = answer.seconds;
@@ -188,8 +161,6 @@ void chat_answer_question(struct chat *c, const char *question) {
     /* At least one token of the context is for the answer. */
     lk_status status =
         chat_conversation_ask(&c->conversation, message, c->n_ctx - 1, &n_needed, &err);
-    if (status == LK_E_FULL && make_room(c, n_needed))
-        status = chat_conversation_ask(&c->conversation, message, c->n_ctx - 1, &n_needed, &err);
     free(message);
     if (status) {
         explain_refusal(c, &err, n_needed);
@@ -237,7 +208,7 @@ void chat_answer_continue(struct chat *c) {
         print_error("the answer is complete; /regen answers again");
     else if (c->args.sampler.grammar_file)
         print_error("an answer with a grammar cannot be continued");
-    else if (conversation->n_tok >= c->n_ctx && !c->args.shift.on)
+    else if (conversation->n_tok >= c->n_ctx)
         print_error("context full; " MAKE_ROOM);
     else if (prefill(c))
         answer(c);

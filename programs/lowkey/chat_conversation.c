@@ -167,33 +167,6 @@ void chat_conversation_answer(struct chat_conversation *c, const struct answer *
 
 /* ---- changing the past ---- */
 
-void chat_conversation_shift(struct chat_conversation *c, size_t n_kept, size_t n_dropped) {
-    if (n_dropped == 0) return;
-    size_t end = n_kept + n_dropped;
-    memmove(c->tok + n_kept, c->tok + end, (c->n_tok - end) * sizeof *c->tok);
-    c->n_tok -= n_dropped;
-    for (size_t i = 0; i < c->n_msg; i++) {
-        if (c->end[i] > n_kept) c->end[i] = c->end[i] > end ? c->end[i] - n_dropped : 0;
-    }
-    if (c->n_unknown > n_kept)
-        c->n_unknown = c->n_unknown > end ? c->n_unknown - n_dropped : n_kept;
-}
-
-size_t chat_conversation_system_tokens(const struct chat_conversation *c) {
-    char *text = NULL;
-    int32_t *tok = NULL;
-    size_t n = 0, n_same = 0;
-    if (!chat_conversation_system(c) || c->n_unknown ||
-        lk_chat_format(c->model, c->msg, 1, false, &text, NULL))
-        return 0;
-    lk_tokenize(c->model, text, strlen(text), LK_TOKENIZE_MARKED | LK_TOKENIZE_BEGIN, 0, &tok, &n,
-                NULL);
-    while (n_same < n && n_same < c->n_tok && tok[n_same] == c->tok[n_same]) n_same++;
-    lk_tokens_free(tok);
-    lk_text_free(text);
-    return n_same;
-}
-
 void chat_conversation_drop_last(struct chat_conversation *c) {
     size_t n_unknown = c->n_unknown;
     drop_message(c);

@@ -49,14 +49,6 @@ const struct lk_thought_form *chat_conversation_form(const struct chat_conversat
 /* Add an answer to the last question, or extend the last answer. */
 void chat_conversation_answer(struct chat_conversation *c, const struct answer *answer);
 
-/* Tokens [n_kept, n_kept + n_dropped) were dropped to make room. The messages stay; those that end
- * there have no known end any more. */
-void chat_conversation_shift(struct chat_conversation *c, size_t n_kept, size_t n_dropped);
-
-/* The number of tokens at the start that stand for the system message; 0 without one, or if the
- * template does not write it first. */
-size_t chat_conversation_system_tokens(const struct chat_conversation *c);
-
 /* Remove the last message and its tokens. */
 void chat_conversation_drop_last(struct chat_conversation *c);
 

@@ -41,7 +41,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
         session_options(&a->session),
         sampler_options(&a->sampler),
         {"Drafts", {draft_option(&a->draft)}, .shared = true},
-        shift_options(&a->shift),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -120,7 +119,6 @@ static int start_chat(struct chat *c) {
     if (!status)
         status = session_open(&c->args.session, c->model, c->recipe, chat_progress_step,
                               &c->progress, &c->session);
-    if (!status) status = shift_check(&c->args.shift, c->session);
     if (!status) status = drafting_start(&c->drafting, c->args.draft, c->session);
     if (status) return status;
     if (c->terminal && !c->args.json) print_welcome(c);
@@ -166,7 +164,6 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     struct chat c = {.args = {.model.cluster = command->cluster,
                               .session.n_checkpoint = 64,
                               .sampler = sampler_args_default(),
-                              .shift.keep = -1,
                               .n = -1}};
     enum args_result result = read_args(command, argc, argv, &c.args);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;

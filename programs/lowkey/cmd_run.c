@@ -3,7 +3,6 @@
 #include "cache_report.h"
 #include "commands.h"
 #include "common.h"
-#include "context_shift.h"
 #include "drafting.h"
 #include "generate.h"
 #include "json_output.h"
@@ -24,7 +23,6 @@ struct run_args {
     struct session_args session;
     struct sampler_args sampler;
     struct saved_session saved;
-    struct shift_args shift;
     const char *prompt, *file, *system, *draft;
     int64_t n;
     bool chat, parse_special, stats, json;
@@ -64,14 +62,13 @@ static enum args_result read_args(const struct command *command, int argc, char 
               "maximum number of tokens to generate (default 256); -1: no limit", OPT_INT, &a->n, 1,
               1 << 24,
               .man = "Maximum number of tokens to generate (default 256). -1: until the model ends "
-                     "the text or, without `--context-shift`, the context is full.",
+                     "the text or the context is full.",
               .endless = true},
          }},
         model_options(&a->model),
         session_options(&a->session),
         sampler_options(&a->sampler),
         {"Drafts", {draft_option(&a->draft)}, .shared = true},
-        shift_options(&a->shift),
         {"Session",
          {
              {0, "session", "FILE", "continue from FILE if it exists, and save to it", OPT_TEXT,
@@ -144,26 +141,10 @@ static int tokenize_prompt(const struct run_args *a, struct run *r) {
     return r->n_tok ? STATUS_OK : print_error("the prompt has no tokens");
 }
 
-/* How many tokens at the start of the session a shift keeps. */
-static size_t tokens_to_keep(const struct run_args *a, const struct run *r) {
-    return a->shift.keep < 0 ? r->n_tok : (size_t)a->shift.keep;
-}
-
-/* Prefill the prompt after the tokens that the session already holds. With --context-shift, make
- * room for it and the first token of the answer. */
-static lk_status prefill_prompt(const struct run_args *a, struct run *r, size_t n_ctx,
-                                lk_err *err) {
+/* Prefill the prompt after the tokens that the session already holds. */
+static lk_status prefill_prompt(struct run *r, lk_err *err) {
     size_t n_held = lk_session_n_tok(r->session), n_all = n_held + r->n_tok;
     if (n_held == 0) return lk_session_sync(r->session, r->tok, r->n_tok, NULL, err);
-    if (a->shift.on && n_all >= n_ctx) {
-        size_t n_keep = a->shift.keep < 0 ? 0 : (size_t)a->shift.keep, n_over = n_all + 1 - n_ctx;
-        size_t half = n_held > n_keep ? (n_held - n_keep) / 2 : 0;
-        lk_status status =
-            lk_session_shift(r->session, n_keep, half > n_over ? half : n_over, NULL, NULL, err);
-        if (status) return status;
-        n_held = lk_session_n_tok(r->session);
-        n_all = n_held + r->n_tok;
-    }
     if (r->n_tok == 0 && lk_session_logits(r->session, -1)) return LK_OK;
     int32_t *all = xmalloc(n_all * sizeof *all);
     memcpy(all, lk_session_tokens(r->session), n_held * sizeof *all);
@@ -200,11 +181,10 @@ static int open_and_prefill(const struct run_args *a, struct run *r) {
     status = session_open(&a->session, r->model, r->recipe, progress_step, &progress, &r->session);
     if (!status) status = sampler_open(&a->sampler, r->model, &r->sampler);
     if (!status) status = saved_session_load(&a->saved, r->session, r->sampler);
-    if (!status) status = shift_check(&a->shift, r->session);
     if (!status) status = drafting_start(&r->drafting, a->draft, r->session);
     if (status) return status;
     double start_time = lk_now();
-    lk_status prefilled = prefill_prompt(a, r, (size_t)n_ctx, &err);
+    lk_status prefilled = prefill_prompt(r, &err);
     progress_end(&progress);
     r->prefill_seconds = lk_now() - start_time;
     return prefilled ? print_run_error(a, r, &err) : STATUS_OK;
@@ -282,12 +262,10 @@ static lk_cluster_stats count_exchanges(const struct run_args *a) {
 }
 
 static int generate_answer(const struct run_args *a, struct run *r) {
-    const struct answer_limits limits = {.max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n,
-                                         .shift = a->shift.on,
-                                         .n_keep = tokens_to_keep(a, r)};
+    size_t max_tok = a->n < 0 ? SIZE_MAX : (size_t)a->n;
     const struct answer_output output = {.out = a->json ? NULL : stdout};
     lk_cluster_stats before = count_exchanges(a);
-    r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, &limits, &output);
+    r->answer = generate(r->model, r->session, r->sampler, r->drafting.drafter, max_tok, &output);
     lk_cluster_stats after = count_exchanges(a);
     r->exchanged = (lk_cluster_stats){.n_exchange = after.n_exchange - before.n_exchange,
                                       .bytes = after.bytes - before.bytes,
@@ -299,10 +277,8 @@ static int generate_answer(const struct run_args *a, struct run *r) {
     }
     if (r->answer.stop == STOP_FAILED) return print_run_error(a, r, &r->answer.err);
     if (r->answer.stop == STOP_FULL && !a->json)
-        print_error("stopped: the context of %zu tokens is full%s", lk_session_n_tok(r->session),
-                    lk_session_shiftable(r->session, NULL) && !a->shift.on
-                        ? "; --context-shift goes on without its oldest tokens"
-                        : "");
+        print_error("stopped: the context of %zu tokens is full; -c N sets a longer one",
+                    lk_session_n_tok(r->session));
     int status = saved_session_save(&a->saved, r->session, r->sampler, &r->answer);
     if (a->json && !status) status = print_json(a, r);
     if (a->stats) print_stats(a, r);
@@ -310,10 +286,8 @@ static int generate_answer(const struct run_args *a, struct run *r) {
 }
 
 int cmd_run(const struct command *command, int argc, char **argv) {
-    struct run_args a = {.model.cluster = command->cluster,
-                         .n = 256,
-                         .sampler = sampler_args_default(),
-                         .shift.keep = -1};
+    struct run_args a = {
+        .model.cluster = command->cluster, .n = 256, .sampler = sampler_args_default()};
     struct run r = {0};
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;

@@ -2,7 +2,6 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
-#include "context_shift.h"
 #include "drafting.h"
 #include "notify.h"
 #include "output.h"
@@ -25,7 +24,6 @@ struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv, name, allow_host;
     const char *host, *key_file, *draft, *origin, *session_dir;
-    struct shift_args shift;
     int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
         cache_limit, store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
@@ -128,7 +126,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model),
         cache_options(a),
-        shift_options(&a->shift),
         {"Disk",
          {
              {0, "session-dir", "DIR",
@@ -332,8 +329,6 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_queue = (size_t)a->queue;
     o.n_checkpoint = (size_t)a->checkpoints;
     o.checkpoint_bytes = (uint64_t)a->checkpoint_memory << 20;
-    o.context_shift = a->shift.on;
-    o.n_keep = a->shift.keep;
     o.n_connection = (size_t)a->connections;
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
@@ -447,7 +442,6 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .parallel = 8,
                            .queue = 64,
                            .checkpoints = 64,
-                           .shift.keep = -1,
                            .connections = 256,
                            .per_address = 64,
                            .max_body = 8,

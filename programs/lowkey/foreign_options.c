@@ -68,7 +68,10 @@ static const struct foreign_option table[] = {
     {"--numa --prio --poll -C --cpu-mask -Cr --cpu-range --cpu-strict",
      "use taskset or numactl, and -t N"},
     {"-nr --no-repack", "lowkey always repacks weights; leave it out"},
-    {"--no-context-shift", "nothing shifts without --context-shift; leave it out"},
+    {"--context-shift --keep",
+     "a chat leaves out its oldest turns when the context is full; for endless text use --kv "
+     "streaming"},
+    {"--no-context-shift", "nothing shifts here; leave it out"},
     {"-kvu --kv-unified --swa-full -dt --defrag-thold --cache-reuse --ctx-checkpoints "
      "--no-warmup --warmup -v --verbose --log-verbose -lv --log-verbosity --log-disable "
      "--log-file --log-colors --simple-io -co --color --no-perf --perf --offline "

@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "interrupt.h"
-#include "lowkey_shift.h"
 #include "terminal_text.h"
 #include "xalloc.h"
 
@@ -97,7 +96,7 @@ struct generation {
     lk_session *session;
     lk_sampler *sampler;
     lk_drafter *drafter; /* or NULL */
-    const struct answer_limits *limits;
+    size_t max_tok;
     struct printer printer;
     struct utf8_stream stream;
     struct answer *answer;
@@ -114,29 +113,16 @@ static bool choose_token(struct generation *g, int32_t i, int32_t *tok) {
         return false;
     }
     add_token(g->model, g->answer, *tok, &g->stream, &g->printer);
-    return g->answer->n_tok < g->limits->max_tok;
+    return g->answer->n_tok < g->max_tok;
 }
 
-/* In a full context, drop the oldest tokens. False if that is not wanted or not possible. */
-static bool make_room(struct generation *g) {
-    struct answer *answer = g->answer;
-    size_t n_dropped = 0;
-    if (g->status != LK_E_FULL || !g->limits->shift) return false;
-    g->status = lk_session_shift(g->session, g->limits->n_keep, 0, &answer->n_kept, &n_dropped,
-                                 &answer->err);
-    answer->n_dropped += n_dropped;
-    return g->status == LK_OK;
-}
-
-/* Evaluate pass[0], and drafts after it. If memory or the context is short, only pass[0]. Returns
- * the number of tokens evaluated; 0 after an error. */
+/* Evaluate pass[0], and drafts after it. If memory is short, only pass[0]. Returns the
+ * number of tokens evaluated; 0 after an error. */
 static size_t evaluate_pass(struct generation *g, int32_t *pass) {
-    size_t n = 1, max = g->limits->max_tok - g->answer->n_tok,
-           n_held = lk_session_n_tok(g->session);
+    size_t n = 1, max = g->max_tok - g->answer->n_tok, n_held = lk_session_n_tok(g->session);
     if (g->drafter) n = lk_drafter_next(g->drafter, pass, max, 0);
     g->status = lk_session_eval(g->session, pass, n, n > 1, &g->answer->err);
-    bool retry = g->status == LK_E_NOMEM && n > 1 && lk_session_n_tok(g->session) == n_held;
-    if (retry || make_room(g)) {
+    if (g->status == LK_E_NOMEM && n > 1 && lk_session_n_tok(g->session) == n_held) {
         n = 1;
         g->status = lk_session_eval(g->session, pass, n, false, &g->answer->err);
     }
@@ -174,19 +160,18 @@ static bool decode_pass(struct generation *g, int32_t *pass, bool *chosen) {
 }
 
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
-                       lk_drafter *drafter, const struct answer_limits *limits,
-                       const struct answer_output *output) {
+                       lk_drafter *drafter, size_t max_tok, const struct answer_output *output) {
     FILE *out = output->out;
     struct answer answer = {.stop = STOP_LENGTH};
     struct generation g = {.model = model,
                            .session = session,
                            .sampler = sampler,
                            .drafter = drafter,
-                           .limits = limits,
+                           .max_tok = max_tok,
                            .stream = {.plain = out && isatty(fileno(out))},
                            .answer = &answer};
     int32_t pass[LK_DRAFT_MAX];
-    bool chosen = false, go_on = limits->max_tok > 0;
+    bool chosen = false, go_on = max_tok > 0;
     double start_time = lk_now();
     xbuf_add(&answer.shown, "", 0);
     start_printer(&g.printer, output);

@@ -19,9 +19,6 @@ struct answer {
     int32_t *tok;                 /* [n_tok] without the token that ended the answer */
     size_t n_tok;
     size_t n_eval; /* evaluated tokens; the last token may be sampled only */
-    /* Of all tokens of the session and the answer, [n_kept, n_kept + n_dropped) were dropped to
-     * make room. */
-    size_t n_kept, n_dropped;
     double seconds;
     enum stop_reason stop;
     lk_err err; /* set if stop is STOP_FAILED */
@@ -38,17 +35,10 @@ struct answer_output {
     bool constrained, color; /* as of lk_thoughts_init */
 };
 
-/* Where an answer ends if the model does not end it. */
-struct answer_limits {
-    size_t max_tok;
-    bool shift;    /* in a full context, drop the oldest tokens and go on */
-    size_t n_keep; /* except for the first ones */
-};
-
-/* Continue `session`. `drafter`: the session's, or NULL. Free with answer_free. */
+/* Continue `session` with at most max_tok tokens. `drafter`: the session's, or NULL. Free with
+ * answer_free. */
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
-                       lk_drafter *drafter, const struct answer_limits *limits,
-                       const struct answer_output *output);
+                       lk_drafter *drafter, size_t max_tok, const struct answer_output *output);
 void answer_free(struct answer *answer);
 
 #endif

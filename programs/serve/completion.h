@@ -25,7 +25,6 @@ struct lk_job_result {
     size_t n_prompt, n_reused, n_decoded; /* tokens; n_reused of the prompt's were not prefilled */
     enum lk_prefix_source source;         /* of the n_reused tokens */
     size_t n_drafted, n_accepted;         /* drafted tokens, and accepted ones */
-    bool truncated;                       /* the oldest tokens were dropped to make room */
     double wait_s, prompt_s, decode_s;
     uint64_t cache_bytes, f16_bytes;
 };

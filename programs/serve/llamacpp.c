@@ -124,8 +124,8 @@ static json_t *final_json(const struct lk_response *r, const char *text, size_t 
                             "index", 0, "content", text, len, "tokens", "id_slot", -1, "stop", 1,
                             "model", r->opts->id, "tokens_predicted", (json_int_t)result->n_decoded,
                             "tokens_evaluated", (json_int_t)result->n_prompt, "tokens_cached",
-                            (json_int_t)(result->n_prompt + result->n_decoded), "truncated",
-                            result->truncated, "stop_type", stop_type(result), "stopping_word",
+                            (json_int_t)(result->n_prompt + result->n_decoded), "truncated", 0,
+                            "stop_type", stop_type(result), "stopping_word",
                             result->stop_string ? result->stop_string : "", "generation_settings",
                             settings);
     json_object_set_new(settings, "n_predict",

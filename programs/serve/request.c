@@ -185,7 +185,7 @@ static size_t common_tokens(const struct lk_prompt *p, const lk_model *model, co
     return n;
 }
 
-/* Set the marks and n_system of the prompt of a chat, whose text and tokens are there. Each is the
+/* Set the marks of the prompt of a chat, whose text and tokens are there. Each is the
  * position of a control token, because text before a control token is tokenized alike, whatever
  * follows. If the template has the system prompt and a question in one message, as Gemma's, the
  * mark between them is after the tokens that do not depend on the question. A template without
@@ -199,17 +199,17 @@ static void find_prompt_marks(struct lk_prompt *p, const json_t *messages, const
         const char *role = json_string_value(json_object_get(message, "role"));
         if (role && strcmp(role, "user") == 0) user = message;
     }
-    p->n_mark = p->n_system = 0;
+    p->n_mark = 0;
     if (!p->text) return;
     if (user && find_content(p->text, user, &first, &last, &len))
         add_mark(p, model, memrchr(p->text, mark, (size_t)(last - p->text)));
     if (!system || system == user || !find_content(p->text, system, &first, &last, &len)) return;
     const char *end = first + len, *rest = end + strspn(end, space);
     if (*rest == mark || *rest == 0) {
-        p->n_system = add_mark(p, model, *rest ? rest : NULL);
+        add_mark(p, model, *rest ? rest : NULL);
     } else { /* the template has the question in the same message */
-        p->n_system = common_tokens(p, model, end);
-        if (p->n_system > 0) p->mark[p->n_mark++] = p->n_system;
+        size_t n = common_tokens(p, model, end);
+        if (n > 0) p->mark[p->n_mark++] = n;
     }
 }
 
@@ -465,7 +465,6 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     lk_plan prefill, end;
     const lk_recipe *recipe = opts->recipe[request->recipe];
     size_t n_ctx = (size_t)opts->n_ctx, room = n_ctx - p->n_tok;
-    if (opts->context_shift) room = request->max_tokens == LK_NO_LIMIT ? n_ctx : LK_NO_LIMIT;
     p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;

@@ -32,7 +32,6 @@ struct lk_prompt {
     uint64_t n_bytes;             /* cache and scratch memory for prompt and answer */
     size_t mark[LK_PROMPT_MARKS]; /* [n_mark] positions for checkpoints: find_prompt_marks */
     size_t n_mark;
-    size_t n_system; /* tokens up to the end of a chat's system message, if that is known */
     /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
      * scheduler until `scored` is set, before the prompt's first answer has events. */
     struct lk_logprob *lp;

@@ -1,8 +1,6 @@
 /* Decode steps of the running jobs, and their ends. */
 #include "serve/running.h"
 
-#include "lowkey_shift.h"
-
 /* ---- ends of jobs ---- */
 
 lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) {
@@ -247,21 +245,6 @@ static lk_status keep_tokens(struct lk_running *r, const struct part *part, size
     return lk_session_truncate(slot->session, lk_session_n_tok(slot->session) - n_wrong, err);
 }
 
-/* Drop the oldest tokens of a job's full context, so that it goes on in the next step. False if
- * that is not wanted or not possible. */
-static bool shift_job(struct lk_running *r, struct lk_job *job) {
-    size_t n_keep = r->opts->n_keep < 0 ? job->prompt->n_system : (size_t)r->opts->n_keep;
-    size_t n_kept, n_dropped;
-    if (!r->opts->context_shift ||
-        lk_session_shift(job->slot->session, n_keep, 0, &n_kept, &n_dropped, NULL))
-        return false;
-    lk_slot_shift(job->slot, n_kept, n_dropped);
-    job->result.truncated = true;
-    /* What it holds is not what its tokens alone would leave. */
-    job->slot->discard = job->slot->is_private = true;
-    return true;
-}
-
 /* Update the job after its part of a pass of n_row tokens was evaluated, or could not be: choose
  * tokens as long as they are the next drafts. */
 static void record_part(struct lk_running *r, const struct part *part, size_t n_row, double seconds,
@@ -269,7 +252,6 @@ static void record_part(struct lk_running *r, const struct part *part, size_t n_
     struct lk_job *job = part->job;
     size_t n_kept = 1;
     struct choice c = {.outcome = GOES_ON};
-    if (err->code == LK_E_FULL && shift_job(r, job)) return;
     if (err->code == LK_E_FULL) {
         finish_job(r, job, "length", true);
         return;

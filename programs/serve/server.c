@@ -1,7 +1,6 @@
 /* Start and stop of the server: checks the options, starts the scheduler and the HTTP listener. */
 #include "serve/server.h"
 
-#include "lowkey_shift.h"
 #include "serve/http.h"
 
 #include <stdlib.h>
@@ -15,7 +14,6 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .n_parallel = 8,
                                    .n_queue = 64,
                                    .n_checkpoint = 64,
-                                   .n_keep = -1,
                                    .n_connection = 256,
                                    .n_per_address = 64,
                                    .header_s = 10,
@@ -52,11 +50,7 @@ lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe
     lk_session *session = NULL;
     lk_plan plan;
     lk_err why = {0};
-    const char *reason;
     lk_status status = lk_session_new(&session, o->model, recipe, &session_opts, &why);
-    bool must_shift = status == LK_OK && o->context_shift && recipe == o->recipe[0];
-    if (must_shift && !lk_session_shiftable(session, &reason))
-        status = lk_fail(&why, LK_E_UNSUPPORTED, "no context shift: %s", reason);
     lk_session_free(session);
     if (status == LK_OK) status = lk_plan_make(o->model, recipe, &session_opts, &plan, &why);
     if (status == LK_OK) return LK_OK;

@@ -35,8 +35,6 @@ struct lk_server_opts {
     size_t n_queue;      /* max jobs that wait */
     size_t n_checkpoint; /* of each session (lk_session_opts) */
     uint64_t checkpoint_bytes; /* the same */
-    bool context_shift;        /* an answer goes on in a full context without the oldest tokens */
-    int64_t n_keep;            /* except for the first ones; -1: the system message */
     size_t n_connection;       /* max open connections */
     size_t n_per_address;    /* max open connections of an address, except for loopback addresses */
     double header_s;         /* max time from the start of a request to the end of its headers */

@@ -10,7 +10,7 @@
 
 /* Does the session hold exactly the slot's tokens, so that it can be copied? */
 static bool can_be_copied(const struct lk_slot *slot) {
-    if (slot->job ? slot->job->result.truncated : slot->discard) return false;
+    if (!slot->job && slot->discard) return false;
     return slot->n_tok > 0 && (!slot->job || slot->job->state == LK_JOB_DECODING);
 }
 

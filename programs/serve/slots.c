@@ -259,14 +259,6 @@ void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok) {
     if (slot->text.len) lk_token_append_marked(model, tok, &slot->text);
 }
 
-void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped) {
-    size_t end = n_kept + n_dropped;
-    memmove(slot->tok + n_kept, slot->tok + end, (slot->n_tok - end) * sizeof *slot->tok);
-    slot->n_tok -= n_dropped;
-    lk_buf_free(&slot->text); /* no prompt continues it */
-    slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
-}
-
 /* Must the bytes and levels of the last snapshot be counted again? */
 static bool is_outdated(const struct lk_slot *slot, double now, double max_age) {
     const struct lk_slot_snapshot *last = &slot->last;

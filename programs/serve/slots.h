@@ -57,7 +57,7 @@ struct lk_slot {
     bool is_prefix;           /* kept only to be copied by others (serve/slot_prefill.h) */
     bool pinned;              /* must not be evicted now */
     bool evicting;            /* will be freed when it has been written to disk */
-    bool discard;             /* free it when its job has ended: scored, embedded, or shifted */
+    bool discard;             /* free it when its job has ended: scored or embedded */
     bool is_private; /* of a request with "cache_prompt": false: neither reused nor stored */
     struct lk_slot_command command;
     char stored[LK_STORE_NAME_LEN]; /* stored session that it was loaded from; empty: none */
@@ -114,9 +114,6 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job);
 
 /* Update the slot after one more token was evaluated. */
 void lk_slot_append(struct lk_slot *slot, const lk_model *model, int32_t tok);
-
-/* Tokens [n_kept, n_kept + n_dropped) of its session were dropped (lk_session_shift). */
-void lk_slot_shift(struct lk_slot *slot, size_t n_kept, size_t n_dropped);
 
 /* max_age: bytes and levels of a busy session may be those of max_age seconds ago, and those of an
  * idle one are only counted again if it was used. 0: count always. Several ranks exchange them. */

@@ -2,7 +2,6 @@
  * tests/lowkey/test_ranks.sh runs processes. */
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
-#include "lowkey_shift.h"
 #include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"
@@ -177,41 +176,6 @@ static void test_saved_checkpoints(void **state) {
             compare_saved_checkpoints(&b, cases[i].recipe[k], 3 * (int)i + k, 1e-6);
         close_both(&b);
     }
-}
-
-/* Rows that a shift of one process has kept have another index after it, by which ranks divide
- * them, than in the checkpoints. */
-static void test_shifted_checkpoints(void **state) {
-    (void)state;
-    static int32_t tok[CTX];
-    char path[] = "/tmp/lowkey-ranks-XXXXXX";
-    struct both b;
-    size_t n_kept, n_dropped, reused;
-    lk_err err = {0};
-    const lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 8};
-    close(mkstemp(path));
-    open_tiny_both(&b, "llama", 3, false, "reference");
-    struct pair p = open_pair(&b, "best-4", &opts);
-    random_tokens(tok, CTX, b.single, 1);
-    assert_int_equal(lk_session_sync(p.one, tok, 700, NULL, &err), LK_OK);
-    assert_int_equal(lk_session_sync(p.one, tok, 2300, NULL, &err), LK_OK);
-    if (lk_session_shift(p.one, 900, 300, &n_kept, &n_dropped, &err) != LK_OK)
-        fail_msg("%s", err.msg);
-    assert_true(n_kept >= 900 && n_dropped % LK_STRIPE != 0);
-    assert_int_equal(lk_session_save(p.one, NULL, path, &err), LK_OK);
-    if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_int_equal(p.many->checkpoints.n, p.one->checkpoints.n);
-    eval_both(p.one, p.many, tok + 2300, 1, false);
-    assert_true(distance(p.one, p.many) <= 1e-6);
-    sync_pair(&p, tok, 700, 700, 0);
-    eval_both(p.one, p.many, tok + 2300, 1, false);
-    assert_true(distance(p.one, p.many) <= 1e-6);
-    if (lk_session_load(p.many, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
-    assert_int_equal(lk_session_sync(p.many, tok, 700, &reused, &err), LK_OK);
-    assert_int_equal(reused, 700);
-    close_pair(&p);
-    close_both(&b);
-    unlink(path);
 }
 
 /* A rank without memory for a checkpoint: no rank has it, nor older ones. */
@@ -463,19 +427,12 @@ static void test_damaged_messages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_checkpoint_bytes),
-        cmocka_unit_test(test_meanwhile),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_damaged_messages),
-        cmocka_unit_test(test_saved_checkpoints),
-        cmocka_unit_test(test_shifted_checkpoints),
-        cmocka_unit_test(test_checkpoint_without_memory),
+        cmocka_unit_test(test_one_rank),          cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_families),          cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_operations),        cmocka_unit_test(test_checkpoint_bytes),
+        cmocka_unit_test(test_meanwhile),         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_lost_rank),         cmocka_unit_test(test_damaged_messages),
+        cmocka_unit_test(test_saved_checkpoints), cmocka_unit_test(test_checkpoint_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,14 +109,9 @@ warns perplexity -t 1 -f text -c 1500 --chunks 1
 warns eval text -t 1 --text text -c 1500 --limit 1 --kv best-4
 good run -t 1 -p a -n -1 --ignore-eos -c 40 --json
 json 'd["stop"] == "context full" and d["answer_tokens"] > 30'
-good run -t 1 -p a -n 1000 --ignore-eos -c 500 --context-shift --json
-json 'd["stop"] == "length" and d["answer_tokens"] == 1000'
-good run -t 1 -p a -n 450 --ignore-eos -c 500 --session shifted --kv best-4
-good run -t 1 -p "b c" -n 120 --ignore-eos -c 500 --context-shift --keep 8 --session shifted --json
-json 'd["stop"] == "length" and d["answer_tokens"] == 120'
-bad "context-shift: the recipe evicts" run -t 1 -p a -n 5 --context-shift --kv streaming
-bad "context-shift: the recipe evicts" chat -t 1 --context-shift --kv streaming
-bad "no context shift: the recipe evicts" serve -t 1 --port 0 --context-shift --kv streaming
+bad "unknown option '--context-shift': a chat leaves out its oldest turns when the context is full" run --context-shift -p a
+bad "unknown option '--keep': a chat leaves out its oldest turns" serve --keep 200
+bad "unknown option '--no-context-shift': nothing shifts here" serve --no-context-shift
 
 [ $failures = 0 ] || exit 1
 echo "$count checks passed"

@@ -164,7 +164,6 @@ for n in 1 2; do
     fail "serve, $n ranks: $(tail -n 3 answers.$n err)"
 done
 cmp -s answers.1 answers.2 || fail "serve: two ranks answer differently: $(diff answers.1 answers.2 | head -c 900)"
-refused 'no context shift' 2 serve --port 0 --context-shift
 refused '--sandbox' 2 serve --port 0 --sandbox
 
 # ---- a rank that dies ---------------------------------------------------------------------------

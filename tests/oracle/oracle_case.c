@@ -3,7 +3,6 @@
 
 #include "engine/batch.h"
 #include "engine/session_state.h"
-#include "lowkey_shift.h"
 #include "oracle_bytes.h"
 #include "plain_session.h"
 #include "support_model.h"
@@ -15,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_SLOT = 4, CTX = 512, ENOUGH = 170 /* tokens for a shift */ };
+enum { MAX_SLOT = 4, CTX = 512 };
 
 /* Rows of one layer and head, in the order in which they were evicted. */
 struct evicted_rows {
@@ -566,7 +565,7 @@ static bool eval_batch(struct run *run, const struct op *op) {
     for (int i = 0; i < MAX_SLOT; i++) {
         struct slot *s = &run->slot[i];
         int n_tok = 1 + (op->n - 1) / (i + 1);
-        if (!s->session || s->plain->n_tok == 0 || plain_end(s->plain) + n_tok > CTX) continue;
+        if (!s->session || s->plain->n_tok == 0 || s->plain->n_tok + n_tok > CTX) continue;
         drop_twin(s);
         random_text(run, op->seed + (uint64_t)i, s->tok + s->plain->n_tok, n_tok);
         forget_rows(s);
@@ -634,42 +633,18 @@ static bool save_slot(struct run *run, struct slot *s) {
     return status == LK_OK ? run->result.verdict == CASE_PASSED : fail(run, "save: %s", err.msg);
 }
 
-/* Drop tokens after the slot's first n_keep, if its recipe allows it and it has enough. */
-static bool shift_slot(struct slot *s, int n_keep) {
-    struct run *run = s->run;
-    size_t n_kept = 0, n_dropped = 0, of_twin[2] = {0};
-    lk_err err = {0};
-    if (!lk_session_shiftable(s->session, NULL) || s->plain->n_tok == 0) return true;
-    lk_status status = lk_session_shift(s->session, (size_t)n_keep, 0, &n_kept, &n_dropped, &err);
-    if (status == LK_E_UNSUPPORTED) return true;
-    if (status != LK_OK) return fail(run, "shift: %s", err.msg);
-    if (s->twin && (lk_session_shift(s->twin, (size_t)n_keep, 0, &of_twin[0], &of_twin[1], NULL) ||
-                    of_twin[0] != n_kept || of_twin[1] != n_dropped))
-        return fail(run, "the twin shifts otherwise");
-    size_t n_left = (size_t)s->plain->n_tok - n_dropped;
-    if (n_kept >= n_left || (s->plain->n_shifted == 0 && n_kept < (size_t)n_keep))
-        return fail(run, "a shift kept %zu tokens and dropped %zu", n_kept, n_dropped);
-    plain_cache_shift(s->plain, (int)n_kept, (int)n_dropped);
-    memmove(s->tok + n_kept, s->tok + n_kept + n_dropped, (n_left - n_kept) * sizeof *s->tok);
-    if (memcmp(s->tok, lk_session_tokens(s->session), n_left * sizeof *s->tok) != 0)
-        return fail(run, "a shift left other tokens");
-    s->cut = true;
-    run->result.n_shifted++;
-    return check_levels(s) && check_bytes(s);
-}
-
 static bool run_op(struct run *run, const struct op *op) {
     struct slot *s = &run->slot[op->a];
     if (!s->session) s = &run->slot[0];
     int have = s->plain->n_tok, n = op->n;
-    bool fits = plain_end(s->plain) + n <= CTX;
+    bool fits = s->plain->n_tok + n <= CTX;
     switch (op->kind) {
     case OP_PROMPT: {
         int32_t text[CTX];
         int n_same = 0;
         random_text(run, op->seed, text, n);
         while (n_same < n && n_same < have && text[n_same] == s->tok[n_same]) n_same++;
-        if (s->plain->n_shifted + n > CTX) return true;
+        if (n > CTX) return true;
         memcpy(s->tok, text, (size_t)n * sizeof *text);
         return sync_tokens(s, n, n_same);
     }
@@ -687,12 +662,6 @@ static bool run_op(struct run *run, const struct op *op) {
         if (have < n + 2) return true;
         random_text(run, op->seed, s->tok + have - n, 1);
         return sync_tokens(s, have - n + 1, have - n + 1);
-    case OP_SHIFT: /* with less there is often nothing to drop */
-        if (have < ENOUGH && plain_end(s->plain) + ENOUGH - have <= CTX) {
-            random_text(run, op->seed, s->tok + have, ENOUGH - have);
-            if (!eval_tokens(s, ENOUGH - have, false)) return false;
-        }
-        return shift_slot(s, n);
     case OP_CLEAR:
         lk_session_clear(s->session);
         drop_twin(s);

@@ -52,7 +52,7 @@ struct oracle_result {
     double worst;     /* largest NMSE of logits */
     double bound;     /* what was allowed */
     int n_tie;        /* choices between scores that are equal but for rounding */
-    int n_eval, n_saved, n_unsaved, n_forked, n_evicted, n_shifted;
+    int n_eval, n_saved, n_unsaved, n_forked, n_evicted;
     unsigned long long spread; /* largest number of bytes in slabs that blocks do not need */
     /* logits of the account [n_logits][n_vocab], if asked for; owned */
     double *logits;

@@ -107,7 +107,7 @@ void plain_cache_clear(struct plain_cache *c) {
         }
         if (c->layer[i].state) memset(c->layer[i].state, 0, state_size(c) * sizeof(double));
     }
-    c->n_tok = c->n_shifted = c->n_kept = 0;
+    c->n_tok = 0;
 }
 
 void plain_cache_free(struct plain_cache *c) {
@@ -156,8 +156,6 @@ struct plain_cache *plain_cache_copy(const struct plain_cache *from) {
             memcpy(c->layer[i].state, from->layer[i].state, state_size(c) * sizeof(double));
     }
     c->n_tok = from->n_tok;
-    c->n_shifted = from->n_shifted;
-    c->n_kept = from->n_kept;
     return c;
 }
 
@@ -167,8 +165,7 @@ static bool can_truncate(const struct plain_cache *c, int n_tok) {
         for (int side = 0; side < 2; side++) {
             const struct plain_kv *kv = &c->layer[i].kv[side];
             bool swa = plain_is_swa(m, i);
-            int end = n_tok + c->n_shifted;
-            int oldest = swa ? end - m->n_swa + 1 : c->n_shifted; /* that the next query sees */
+            int oldest = swa ? n_tok - m->n_swa + 1 : 0; /* that the next query sees */
             if (c->n_tok - n_tok > kv->level[kv->n_level - 1].n) return false;
             if (kv->first > 0 && oldest < kv->first) return false;
         }
@@ -185,38 +182,7 @@ bool plain_cache_truncate(struct plain_cache *c, int n_tok) {
             if (newest->n == 0) newest->skip = 0;
         }
     c->n_tok = n_tok;
-    if (c->n_kept > n_tok) c->n_kept = n_tok;
     return true;
-}
-
-/* Number of the token at a position among those that the cache stands for. */
-static int token_at(const struct plain_cache *c, int pos) {
-    return pos < c->n_kept ? pos : pos - c->n_shifted;
-}
-
-void plain_cache_shift(struct plain_cache *c, int n_keep, int n_drop) {
-    for (int i = 0; i < c->set->model->n_layer; i++)
-        for (int side = 0; side < 2; side++) {
-            struct plain_kv *kv = &c->layer[i].kv[side];
-            bool swa = plain_is_swa(c->set->model, i);
-            for (int l = 0; l < kv->n_level; l++) {
-                struct plain_level *level = &kv->level[l];
-                int n = 0, n_all = level->n;
-                for (int r = 0; r < n_all; r++) {
-                    int token = token_at(c, level->row[r]->pos[0]);
-                    if (token < n_keep + n_drop && (swa || token >= n_keep))
-                        plain_free_row(level->row[r]);
-                    else
-                        level->row[n++] = level->row[r];
-                }
-                level->n = n;
-                if (swa) level->skip = n == 0 ? 0 : (level->skip + n_all - n) % level->block_rows;
-                kv->first += n_all - n;
-            }
-        }
-    c->n_tok -= n_drop;
-    c->n_shifted += n_drop;
-    c->n_kept = n_keep;
 }
 
 void plain_cache_append(struct plain_cache *c, int layer, int side, int pos, const double *x) {
@@ -262,8 +228,7 @@ static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
     for (int i = 0; plain_is_swa(m, layer) && i < kv->n_level; i++) {
         struct plain_level *level = &kv->level[i];
         drop_front(kv, level,
-                   plain_droppable(level, level->n, level->skip, kv->first, n_tok + c->n_shifted,
-                                   m->n_swa));
+                   plain_droppable(level, level->n, level->skip, kv->first, n_tok, m->n_swa));
         if (level->n) break;
     }
 }

@@ -135,9 +135,8 @@ struct plain_cache {
     struct plain_setting *set;
     struct plain_layer_cache *layer;
     int n_tok;
-    int n_shifted, n_kept; /* tokens that shifts dropped, and tokens before them */
-    int n_feature;         /* of the states; 0: none */
-    double *random;        /* [n_feature][d_head] directions of `absorb performer` */
+    int n_feature;  /* of the states; 0: none */
+    double *random; /* [n_feature][d_head] directions of `absorb performer` */
 };
 
 struct plain_row *plain_copy_row(const struct plain_cache *cache, const struct plain_row *from);
@@ -151,15 +150,6 @@ void plain_cache_clear(struct plain_cache *cache);
 /* Remove the newest tokens until n_tok remain. False if a row of theirs has left the newest level,
  * or if an older query would need a row that was evicted since. */
 bool plain_cache_truncate(struct plain_cache *cache, int n_tok);
-
-/* Position of the first token after those that the cache stands for. */
-static inline int plain_end(const struct plain_cache *cache) {
-    return cache->n_tok + cache->n_shifted;
-}
-
-/* Drop tokens [n_keep, n_keep + n_drop). Positions stay: rows before these, in layers without a
- * sliding window, are then that much farther from the newest than they count. */
-void plain_cache_shift(struct plain_cache *cache, int n_keep, int n_drop);
 
 /* Append row x [n_head_kv][d_head] of the token at `pos` to K or V. */
 void plain_cache_append(struct plain_cache *cache, int layer, int side, int pos, const double *x);

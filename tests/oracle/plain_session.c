@@ -9,7 +9,7 @@
 /* What a query may attend to: one KV head's K and V of one token. */
 struct seen_row {
     int pos;
-    bool shift; /* its distance counts held rows only: a sink, or kept by a shift */
+    bool shift; /* its distance counts held rows only: a sink */
     const double *k, *v;
     double *score; /* where its weight is added, or NULL */
 };
@@ -184,7 +184,7 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int end,
                 continue;
             }
             out[n++] = (struct seen_row){.pos = pos,
-                                         .shift = l->kv[LK_K].level[i].shift || pos < c->n_kept,
+                                         .shift = l->kv[LK_K].level[i].shift,
                                          .k = row->seen + head * d,
                                          .v = v[pos],
                                          .score = &row->score[head]};
@@ -195,8 +195,8 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int end,
 
 void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
     const struct plain_model *m = c->set->model;
-    int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n, end = plain_end(c) + n;
-    struct tokens t = new_tokens(m, tok, n, plain_end(c));
+    int w = m->n_head_kv * m->d_head, n_tok = c->n_tok + n, end = c->n_tok + n;
+    struct tokens t = new_tokens(m, tok, n, c->n_tok);
     struct seen_row *rows = malloc((size_t)m->n_head_kv * end * sizeof *rows);
     for (int layer = 0; layer < m->n_layer; layer++) {
         int n_row = 0;

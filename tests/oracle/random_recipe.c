@@ -512,8 +512,8 @@ bool is_ranked(const struct lk_recipe *recipe) {
 /* ---- scripts ---- */
 
 const char *op_name(enum op_kind kind) {
-    static const char *const name[N_OP] = {"prompt", "steps", "eval",  "batch", "fork",
-                                           "save",   "cut",   "shift", "clear"};
+    static const char *const name[N_OP] = {"prompt", "steps", "eval", "batch",
+                                           "fork",   "save",  "cut",  "clear"};
     return name[kind];
 }
 
@@ -531,14 +531,12 @@ int random_script(struct random *r, int n_ctx, bool long_prompts, struct op *out
                    : kind < 72 ? OP_BATCH
                    : kind < 82 ? OP_FORK
                    : kind < 88 ? OP_SAVE
-                   : kind < 92 ? OP_CUT
-                   : kind < 98 ? OP_SHIFT
+                   : kind < 98 ? OP_CUT
                                : OP_CLEAR;
         op->n = op->kind == OP_STEPS   ? random_int(r, 1, 20)
                 : op->kind == OP_EVAL  ? random_int(r, 1, chance(r, 30) ? 90 : 35)
                 : op->kind == OP_BATCH ? random_int(r, 1, chance(r, 60) ? 1 : 20)
                 : op->kind == OP_CUT   ? random_int(r, 0, 12)
-                : op->kind == OP_SHIFT ? random_int(r, 0, 50)
                                        : random_int(r, 1, chance(r, 30) ? 180 : 70);
         if (op->kind == OP_PROMPT && long_prompts) op->n += 250;
     }

@@ -52,7 +52,6 @@ enum op_kind {
     OP_FORK,   /* copy session a to a new one */
     OP_SAVE,   /* save session a, and load it into a new one that has to continue alike */
     OP_CUT,    /* make it hold all but its last n tokens, and one other token */
-    OP_SHIFT,  /* drop tokens after its first n */
     OP_CLEAR,  /* empty it */
     N_OP
 };

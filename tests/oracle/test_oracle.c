@@ -144,7 +144,7 @@ static void reduce_case(struct oracle_case *c, struct oracle_result *result) {
 /* Index 0: with the reference kernels or exact codecs; 1: fast kernels with quantized rows. */
 struct totals {
     int n_passed, n_rejected, n_failed, n_sensitive;
-    int n_eval, n_tie[2], n_tied_cases[2], n_saved, n_unsaved, n_forked, n_evicted, n_shifted;
+    int n_eval, n_tie[2], n_tied_cases[2], n_saved, n_unsaved, n_forked, n_evicted;
     double worst[2];
     int n_reason, count[MAX_REASONS];
     char reason[MAX_REASONS][80];
@@ -234,7 +234,6 @@ static void run_seed(uint64_t seed, const struct options *opts, struct totals *t
     t->n_unsaved += r.n_unsaved;
     t->n_forked += r.n_forked;
     t->n_evicted += r.n_evicted;
-    t->n_shifted += r.n_shifted;
     if (opts->verbose) {
         printf("  %s, NMSE %.1e (at most %.1e), %d evaluations%s%s\n",
                r.verdict == CASE_PASSED   ? "passed"
@@ -268,9 +267,9 @@ static void print_totals(const struct totals *t, double seconds) {
     printf("%d cases passed, %d failed, %d differ as rounding explains, %d recipes were rejected, "
            "%.1f s\n",
            t->n_passed, t->n_failed, t->n_sensitive, t->n_rejected, seconds);
-    printf("%d evaluations, %d forks, %d shifts, %d saved and loaded (%d recipes cannot be saved), "
+    printf("%d evaluations, %d forks, %d saved and loaded (%d recipes cannot be saved), "
            "%d evicted rows compared\n",
-           t->n_eval, t->n_forked, t->n_shifted, t->n_saved, t->n_unsaved, t->n_evicted);
+           t->n_eval, t->n_forked, t->n_saved, t->n_unsaved, t->n_evicted);
     printf("largest NMSE of logits: %.1e; with fast kernels and quantized rows %.1e\n", t->worst[0],
            t->worst[1]);
     printf("%d choices between scores that are equal but for rounding, in %d cases; with fast "
