@@ -3,7 +3,6 @@
 
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
-#include "cache/level_layout.h"
 #include "cache/move.h"
 #include "cache/project.h"
 

@@ -5,7 +5,7 @@
  * prepared as queries to its codes. Only the forms that these codes' kernels read are kept.
  *
  * A codec's channel statistics (sigma) are part of its domain. With them, each session has its own
- * copy, prepared once they are known. Without them, all sessions share one (latent_store.h). */
+ * copy, prepared once they are known. Without them, all sessions share one (latent_levels.h). */
 #ifndef LK_CACHE_K_UP_H
 #define LK_CACHE_K_UP_H
 

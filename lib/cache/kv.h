@@ -11,6 +11,8 @@
 #ifndef LK_CACHE_KV_H
 #define LK_CACHE_KV_H
 
+#include "base/err.h"
+#include "base/ledger.h"
 #include "cache/evict.h"
 #include "cache/level.h"
 #include "cache/pool.h"
@@ -198,5 +200,14 @@ void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kern
  * level holds are left out. Every level holds rows, not latents, and no policy moved them. */
 void lk_kv_read_positions(const struct lk_kv *kv, int64_t a, int64_t b, int head,
                           const struct lk_kernels *kernels, float *x, size_t stride);
+
+/* Set the layout fields of `level` by its rule; its basis is the sidecar's whole one. LK_E_ARG if
+ * the recipe asks for a basis or a rank that the sidecar does not have, LK_E_FORMAT if the sidecar
+ * does not match the model, LK_E_UNSUPPORTED if the codec cannot store such parts, LK_E_NOMEM.
+ * Free with lk_level_layout_free, also after a failure. */
+lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *rule,
+                          const struct lk_cache_shape *shape, int layer, enum lk_side side,
+                          struct lk_ledger *ledger, lk_err *err);
+void lk_level_layout_free(struct lk_level *level, struct lk_ledger *ledger);
 
 #endif

@@ -4,7 +4,7 @@
 #define LK_ENGINE_MODEL_H
 
 #include "cache/cache.h"
-#include "cache/latent_store.h"
+#include "cache/latent_levels.h"
 #include "engine/cluster.h"
 #include "kernels/kernels.h"
 #include "model/net.h"

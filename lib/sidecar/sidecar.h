@@ -28,7 +28,7 @@
  *
  * The file is checked whole when it is opened. `down`, `up`, scales, `error` and
  * adapters then stay in the mapped file: caches copy the components that they read
- * (cache/latent_store.h), and adapters are merged into the weights. All other tensors are in
+ * (cache/latent_levels.h), and adapters are merged into the weights. All other tensors are in
  * memory. */
 #ifndef LK_SIDECAR_SIDECAR_H
 #define LK_SIDECAR_SIDECAR_H

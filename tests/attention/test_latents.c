@@ -3,7 +3,7 @@
 #include "attention/attention.h"
 #include "cache/basis_rows.h"
 #include "cache/equalizer.h"
-#include "cache/latent_store.h"
+#include "cache/latent_levels.h"
 #include "cache/project.h"
 #include "support.h"
 #include "support_basis.h"
