@@ -82,10 +82,10 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick},
              {'o', "output", "FILE", "append results to FILE, and resume from it", OPT_TEXT,
               &a->output,
-              .man = "Save results to FILE as JSON lines, which `lowkey report` reads. Items are "
-                     "appended as they finish. The same command continues from the results in "
-                     "the file, also with more tasks, recipes or items. A file with results of "
-                     "other options is rejected."},
+              .man = "Save results to FILE as JSON lines, which `python -m lowkey.report` shows. "
+                     "Items are appended as they finish. The same command continues from the "
+                     "results in the file, also with more tasks, recipes or items. A file with "
+                     "results of other options is rejected."},
              {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json},
          }},
         model_options(&a->model),

@@ -7,7 +7,6 @@
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"
-#include "report/inspect_draw.h"
 #include "table.h"
 #include "text_file.h"
 #include "xalloc.h"
@@ -23,7 +22,7 @@ enum { K, V }; /* sides of a holding */
 struct inspect_args {
     struct model_args model;
     struct string_list kv;
-    const char *file, *svg;
+    const char *file;
     int64_t ctx;
     bool layers, json;
 };
@@ -44,8 +43,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {'c', "ctx", "N", "tokens to evaluate (default: 2048, or all of the text)", OPT_INT,
               &a->ctx, 2, 1 << 24},
              {0, "layers", NULL, "show every level of every layer", OPT_FLAG, &a->layers},
-             {0, "svg", "FILE", "write the result as a picture", OPT_TEXT, &a->svg,
-              .complete = "*.svg"},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
         model_options(&a->model),
@@ -245,18 +242,6 @@ static int print_json(const struct lk_inspection *in, const char *kv, const char
                       false);
 }
 
-static int write_picture(const struct lk_inspection *in, const char *path, const char *title) {
-    lk_err err = {0};
-    struct lk_atomic_file file;
-    if (lk_atomic_file_open_public(&file, path, &err)) return print_lk_error(&err);
-    lk_status status = lk_inspection_draw(in, title, file.file, &err);
-    if (status) {
-        lk_atomic_file_close(&file, status, NULL);
-        return print_error("%s: %s", path, err.msg);
-    }
-    return lk_atomic_file_close(&file, LK_OK, &err) ? print_lk_error(&err) : STATUS_OK;
-}
-
 static int inspect_cache(const struct inspect_args *a, lk_model *model, const lk_recipe *recipe,
                          const int32_t *tok, size_t n) {
     lk_err err = {0};
@@ -269,12 +254,10 @@ static int inspect_cache(const struct inspect_args *a, lk_model *model, const lk
     if (inspected) return print_lk_error(&err);
     const char *kv = lk_recipe_text(recipe);
     char *name = model_name(model);
-    char *title = xasprintf("%s with %s", name, kv);
-    int status = a->svg ? write_picture(in, a->svg, title) : STATUS_OK;
-    free(title);
-    if (!status && a->json)
+    int status = STATUS_OK;
+    if (a->json)
         status = print_json(in, kv, name);
-    else if (!status)
+    else
         print_tables(in, kv, name, a->layers);
     free(name);
     lk_inspection_free(in);
@@ -290,7 +273,6 @@ int cmd_inspect(const struct command *command, int argc, char **argv) {
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = open_single_recipe(command, &a.kv, &recipe);
-    if (!status && a.svg) status = check_writable(a.svg);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = open_default_recipe(model, &recipe);
     if (!status) status = read_tokens(&a, model, &tok, &n);

@@ -16,7 +16,7 @@ struct tune_args {
     struct model_args model;
     struct string_list kv, text;
     struct number_list measure_bits;
-    const char *check_text, *like, *output, *state, *plot;
+    const char *check_text, *like, *output, *state;
     double bits, max_kl;
     int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
         measure_memory, rounds;
@@ -54,8 +54,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {'o', "output", "FILE", "write the recipe", OPT_TEXT, &a->output, 0, 0,
               .man = "Write the recipe to a file, which `--kv` accepts. Its comments have the "
                      "measured figures."},
-             {0, "plot", "FILE", "write a picture of KL over bits", OPT_TEXT, &a->plot, 0, 0,
-              .complete = "*.svg"},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
          }},
         {"How to measure",
@@ -209,7 +207,6 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
         status = fail_step(a, &err);
     progress_end(progress);
     if (!status && a->output) status = tune_write_recipe(&r, a->output);
-    if (!status && a->plot) status = tune_write_plot(&r, tune, a->plot);
     if (!status && a->json) status = tune_print_json(&r, tune);
     if (!status && !a->json) tune_print_table(&r);
     recipes_free(&others);
@@ -309,7 +306,6 @@ static int check_args(struct tune_args *a) {
         for (; a->kv.n < 3; a->kv.n++)
             a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
     int status = a->output ? check_writable(a->output) : STATUS_OK;
-    if (!status && a->plot) status = check_writable(a->plot);
     if (!status && a->state) status = check_writable(a->state);
     return status;
 }

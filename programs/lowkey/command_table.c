@@ -160,23 +160,9 @@ const struct command command_table[N_COMMANDS] = {
          "that each level received, and the Hellinger distance, from 0 to 1, between their "
          "attention and the full cache's.",
      .examples = "  lowkey inspect --kv best-3 -f book.txt\n"
-                 "  lowkey inspect --kv best-3 -f book.txt -c 4k --svg cache.svg\n"
+                 "  lowkey inspect --kv best-3 -f book.txt -c 4k --json >cache.json\n"
                  "  lowkey inspect -m model.gguf --kv kivi-2 --layers\n",
      .run = cmd_inspect},
-
-    {.name = "report",
-     .summary = "Make an HTML page of results: quality, memory, speed.",
-     .operands = "RESULTS.jsonl...",
-     .complete = "*.jsonl",
-     .description =
-         "Makes one page from files that `lowkey eval -o` wrote: quality against bits per value "
-         "with llama.cpp's cache types for comparison, divergence by depth, distance of attention "
-         "by layer, heat maps, tables with 95% confidence intervals, and the commands that "
-         "produced the results. The page needs no network. Results of one model with the same "
-         "weights share a section. The page appears under its name only when it is complete.",
-     .examples = "  lowkey report results.jsonl -o report.html\n"
-                 "  lowkey report smollm2.jsonl qwen.jsonl --bench bench.json -o report.html\n",
-     .run = cmd_report},
 
     {.name = "compress",
      .summary = "Make a sidecar with low-rank bases for a model's keys and values.",

@@ -5,7 +5,7 @@
 
 #include "args.h"
 
-enum { N_COMMANDS = 15 };
+enum { N_COMMANDS = 14 };
 extern const struct command command_table[N_COMMANDS];
 
 /* NULL if there is no such command. */

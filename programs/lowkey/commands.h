@@ -15,7 +15,6 @@ int cmd_eval(const struct command *command, int argc, char **argv);
 int cmd_train(const struct command *command, int argc, char **argv);
 int cmd_recipes(const struct command *command, int argc, char **argv);
 int cmd_inspect(const struct command *command, int argc, char **argv);
-int cmd_report(const struct command *command, int argc, char **argv);
 int cmd_compress(const struct command *command, int argc, char **argv);
 int cmd_export(const struct command *command, int argc, char **argv);
 int cmd_info(const struct command *command, int argc, char **argv);

@@ -1,11 +1,10 @@
-/* The recipe file, the table and the picture of `lowkey tune`. */
+/* The recipe file, the table and the JSON of `lowkey tune`. */
 #include "tune_output.h"
 
 #include "base/atomic_file.h"
 #include "common.h"
 #include "json_output.h"
 #include "output.h"
-#include "report/svg.h"
 #include "table.h"
 #include "terminal_text.h"
 #include "xalloc.h"
@@ -81,7 +80,25 @@ static json_t *sensitivity_json(const lk_tune *tune, int n_layer) {
                      sides[1]);
 }
 
-int tune_print_json(const struct tune_report *r, const lk_tune *tune) {
+/* [[bits per value, KL], ...] from 0.6 to 1.6 times the tuned recipe's bytes, scaled so that the
+ * tuned recipe's own estimate agrees with what was checked. */
+static json_t *estimates_json(const struct tune_report *r, lk_tune *tune) {
+    enum { N_ESTIMATE = 12 };
+    const lk_compare_result *last = &r->checked[r->n - 1];
+    double scale = r->tuned->estimate > 0 ? last->kl_mean / r->tuned->estimate : 1;
+    double bits = last->bits_per_value / (double)r->tuned->plan.cache_bytes;
+    json_t *list = json_array();
+    for (int i = 0; i < N_ESTIMATE; i++) {
+        double share = 0.6 + 1.0 * i / (N_ESTIMATE - 1), kl;
+        uint64_t bytes, max = (uint64_t)(share * (double)r->tuned->plan.cache_bytes);
+        if (lk_tune_estimate(tune, max, &kl, &bytes, NULL)) continue;
+        json_array_append_new(
+            list, json_pack("[o,o]", json_number(bits * (double)bytes), json_number(scale * kl)));
+    }
+    return list;
+}
+
+int tune_print_json(const struct tune_report *r, lk_tune *tune) {
     json_t *list = json_array();
     for (size_t i = 0; i < r->n; i++) {
         json_t *entry = result_json(&r->checked[i]);
@@ -89,11 +106,12 @@ int tune_print_json(const struct tune_report *r, const lk_tune *tune) {
         json_array_append_new(list, entry);
     }
     return json_print(
-        json_pack("{s:s s:s s:I s:I s:o s:o s:o s:o}", "model", r->model, "kv",
+        json_pack("{s:s s:s s:I s:I s:o s:o s:o s:o s:o}", "model", r->model, "kv",
                   lk_recipe_text(r->tuned->recipe), "n_ctx", (json_int_t)r->tuned->plan.n_tok,
                   "cache_bytes", (json_int_t)r->tuned->plan.cache_bytes, "estimate",
                   json_number(r->tuned->estimate), "tuning", result_json(&r->tuned->measured),
-                  "results", list, "sensitivity", sensitivity_json(tune, r->n_layer)),
+                  "results", list, "sensitivity", sensitivity_json(tune, r->n_layer), "estimates",
+                  estimates_json(r, tune)),
         false);
 }
 
@@ -146,60 +164,4 @@ int tune_write_recipe(const struct tune_report *r, const char *path) {
     if (lk_atomic_file_open_public(&file, path, &err)) return print_lk_error(&err);
     write_contents(file.file, r);
     return finish_file(&file, path);
-}
-
-/* ---- picture ---- */
-
-enum { N_ESTIMATE = 12, WIDTH = 640, HEIGHT = 400 };
-
-/* Estimates from 0.6 to 1.6 times the tuned recipe's bytes, scaled so that the tuned recipe's own
- * estimate agrees with what was checked. Returns their number. */
-static size_t estimate_points(const struct tune_report *r, lk_tune *tune,
-                              struct lk_point point[N_ESTIMATE]) {
-    const lk_compare_result *last = &r->checked[r->n - 1];
-    double scale = r->tuned->estimate > 0 ? last->kl_mean / r->tuned->estimate : 1;
-    double bits = last->bits_per_value / (double)r->tuned->plan.cache_bytes;
-    size_t n = 0;
-    for (int i = 0; i < N_ESTIMATE; i++) {
-        double share = 0.6 + 1.0 * i / (N_ESTIMATE - 1), kl;
-        uint64_t bytes, max = (uint64_t)(share * (double)r->tuned->plan.cache_bytes);
-        if (lk_tune_estimate(tune, max, &kl, &bytes, NULL)) continue;
-        point[n++] = (struct lk_point){.x = bits * (double)bytes, .y = scale * kl};
-    }
-    return n;
-}
-
-int tune_write_plot(const struct tune_report *r, lk_tune *tune, const char *path) {
-    lk_err err = {0};
-    struct lk_atomic_file file;
-    struct lk_point line[N_ESTIMATE], *point = xmalloc(r->n * sizeof *point);
-    struct lk_curve *curve = xmalloc((r->n + 1) * sizeof *curve);
-    curve[0] = (struct lk_curve){
-        .point = line, .n = estimate_points(r, tune, line), .color = -1, .line = true};
-    for (size_t i = 0; i < r->n; i++) {
-        const lk_compare_result *c = &r->checked[i];
-        point[i] = (struct lk_point){c->bits_per_value, c->kl_mean, 1.96 * c->kl_stderr};
-        curve[i + 1] = (struct lk_curve){
-            .name = recipe_name(r, i), .point = &point[i], .n = 1, .color = (int)i, .marks = true};
-    }
-    int status = lk_atomic_file_open_public(&file, path, &err) ? print_lk_error(&err) : STATUS_OK;
-    if (!status) {
-        fprintf(file.file,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                "class=\"plot\"><style>%s</style><rect width=\"%d\" height=\"%d\" "
-                "fill=\"var(--page)\"/>\n",
-                WIDTH, HEIGHT, lk_svg_style, WIDTH, HEIGHT);
-        lk_svg_plot(file.file, &(struct lk_plot){.title = "KL of recipes over bits per value",
-                                                 .width = WIDTH,
-                                                 .height = HEIGHT,
-                                                 .x = {"bits per value, log", .log = true},
-                                                 .y = {"KL (nats, log)", .log = true},
-                                                 .curve = curve,
-                                                 .n_curve = r->n + 1});
-        fputs("</svg>\n", file.file);
-        status = finish_file(&file, path);
-    }
-    free(curve);
-    free(point);
-    return status;
 }

@@ -23,12 +23,9 @@ struct tune_report {
 /* Print the table of recipes, then the tuned recipe, part by part. */
 void tune_print_table(const struct tune_report *r);
 
-int tune_print_json(const struct tune_report *r, const lk_tune *tune);
+int tune_print_json(const struct tune_report *r, lk_tune *tune);
 
 /* Write the recipe with its figures as comments. --kv accepts the file. */
 int tune_write_recipe(const struct tune_report *r, const char *path);
-
-/* Draw the measured KL of the recipes over their bits, and the estimate for other sizes. */
-int tune_write_plot(const struct tune_report *r, lk_tune *tune, const char *path);
 
 #endif

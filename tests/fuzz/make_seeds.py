@@ -324,16 +324,11 @@ def write_results():
                 "metrics": {"kl_mean": {"value": 0.1, "stderr": 0.01, "n": 3},
                             "cache_bytes": {"value": 1000}}}
     good = lines(run, item, result("f16", "agree"), result("best-3", "agree"), result("f16", "text"))
-    write("results", "eval", b"\0" + good.encode())
-    write("results", "markup", b"\0" + lines(run, result("<lk-fuzz>&\"'", "t")).encode())
-    write("results", "cut", b"\0" + good[:-20].encode())
-    bench = {"model": "m", "machine": {"cpu": "c"}, "results": [
-        {"kv": "f16", "depth": depth, "decode_tps": 10.5, "prefill_tps": 100} for depth in (0, 512)]}
-    write("results", "bench", b"\1" + json.dumps(bench).encode())
-    write("results", "continue", b"\2" + good.encode())
-    write("results", "continue-cut", b"\2" + good[:-20].encode())
-    write("results", "continue-new", b"\2")
-    write("results", "newline", b"\0" + lines(run).encode() + b'{"a":"\\\n')
+    write("results", "eval", good.encode())
+    write("results", "markup", lines(run, result("<lk-fuzz>&\"'", "t")).encode())
+    write("results", "cut", good[:-20].encode())
+    write("results", "empty", b"")
+    write("results", "newline", lines(run).encode() + b'{"a":"\\\n')
 
 
 # ---- texts ----

@@ -50,7 +50,7 @@ if command -v fish >/dev/null; then
   offers_fish less 'lowkey train l'
   offers_fish lora 'lowkey train l'
 fi
-commands='run chat serve plan perplexity bench eval train recipes inspect report compress export tune info'
+commands='run chat serve plan perplexity bench eval train recipes inspect compress export tune info'
 for command in $commands; do
   good help "$command"
   says "usage: lowkey $command"
@@ -81,7 +81,7 @@ offers() {
   complete_words "${@:2}"
   [[ " $offered " == *" $1 "* ]] || fail "the completion of '${*:2}' lacks $1: $offered"
 }
-touch m.gguf m.txt r.jsonl
+touch m.gguf m.txt
 mkdir -p folder
 for command in $commands help; do offers "$command" lowkey ''; done
 for command in $commands; do
@@ -108,11 +108,10 @@ offers shipped lowkey bench --weights s
 offers needle lowkey eval ne
 offers less lowkey train l
 offers lora lowkey train l
-offers r.jsonl lowkey report ''
 offers chat lowkey help c
 complete_words lowkey run -n ''
 [ -z "$offered" ] || fail "the completion of -n offers: $offered"
-rm -r m.gguf m.txt r.jsonl folder
+rm -r m.gguf m.txt folder
 
 # ---- bad input that needs no model ----------------------------------------------------------------
 
@@ -533,10 +532,9 @@ status=$?
 [ $status = 130 ] || fail "interrupted eval: status $status, expected 130: $(head -c 300 err)"
 grep -q '^lowkey: interrupted; the same command continues' err || fail "interrupted eval says: $(cat err)"
 grep -q '"type":"item"' stopped.jsonl || fail "an interrupted eval lost its items"
-good inspect --kv best-3 -f text -c 600 --svg cache.svg
+good inspect --kv best-3 -f text -c 600
 says 'with best-3: 600 tokens'
 says 'distance'
-python3 -c 'import xml.dom.minidom, sys; xml.dom.minidom.parse("cache.svg")' || fail "the picture is not XML"
 good inspect --kv best-3 -f text -c 600 --json
 json 'd["n_tok"] == 600 and d["n_query"] == 32 and 0 < d["hellinger"] < 1'
 json '[l["name"] for l in d["levels"]] == ["sink 4", "body", "recent 20%", "window 64", "newest"]'
@@ -547,7 +545,6 @@ good inspect --kv f16 -c 100 --layers
 says 'f16'
 bad "fewer than the 5,000 of --ctx" inspect -f prompt -c 5000
 bad "is empty" inspect -f empty
-bad "cannot write missing/cache.svg" inspect -f text -c 100 --svg missing/cache.svg
 
 timeout --foreground --preserve-status --signal INT 3 "$bin" run -f text -n 3000 >out 2>err
 status=$?
