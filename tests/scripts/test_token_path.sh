@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# One decoded token enters at most this many files of lib/ (scripts/tree-size says how they are counted). The number may
+# only become smaller. Skipped (77) without the tools, or if the build is not the checkout's.
+set -u
+
+most=37
+source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the checkout}
+[ "${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}" -ef "$source/build" ] || { echo "another build folder"; exit 77; }
+for tool in python3 cc addr2line; do command -v $tool >/dev/null || { echo "no $tool"; exit 77; }; done
+[ -x "$source/build/tests/write_tiny_models" ] || { echo "no write_tiny_models"; exit 77; }
+text=$("$source/scripts/tree-size" --token) || { echo "FAILED: tree-size"; exit 1; }
+files=$(sed -n 's/^one token: \([0-9]*\) files.*/\1/p' <<<"$text")
+[ -n "$files" ] && [ "$files" -ge 10 ] || { echo "FAILED: nothing was counted"; exit 1; }
+echo "$files files, at most $most"
+[ "$files" -le "$most" ] || { echo "FAILED: one token enters $files files: $text"; exit 1; }
