@@ -156,15 +156,25 @@ static void explain_refusal(struct chat *c, const lk_err *err, size_t n_needed) 
 
 void chat_answer_question(struct chat *c, const char *question) {
     lk_err err = {0};
-    size_t n_needed = 0;
+    size_t n_needed = 0, n_left_out = 0;
     char *message = chat_documents_message(&c->documents, question);
     /* At least one token of the context is for the answer. */
     lk_status status =
         chat_conversation_ask(&c->conversation, message, c->n_ctx - 1, &n_needed, &err);
+    if (status == LK_E_FULL)
+        status =
+            chat_conversation_ask_shorter(&c->conversation, message, c->n_ctx, &n_left_out, &err);
     free(message);
     if (status) {
         explain_refusal(c, &err, n_needed);
         return;
+    }
+    if (n_left_out) {
+        char n_ctx[NUMBER_BUF];
+        chat_note(c,
+                  "the oldest %zu messages no longer fit the context of %s tokens and were left "
+                  "out",
+                  n_left_out, format_count(n_ctx, c->n_ctx));
     }
     if (prefill(c)) {
         chat_documents_clear(&c->documents);

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "saved_session.h"
+#include "serve/turns.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
@@ -136,6 +137,37 @@ lk_status chat_conversation_ask(struct chat_conversation *c, const char *content
         c->cut = false;
     }
     lk_text_free(text);
+    return status;
+}
+
+/* Ask `content` in a conversation without messages [head, cut), as if it were a new one. */
+static lk_status ask_without(struct chat_conversation *c, size_t head, size_t cut,
+                             const char *content, size_t n_max, lk_err *err) {
+    struct chat_conversation rest = {.model = c->model};
+    size_t n_needed;
+    for (size_t i = 0; i < c->n_msg; i++)
+        if (i < head || i >= cut) chat_conversation_add(&rest, c->msg[i].role, c->msg[i].content);
+    lk_status status = chat_conversation_ask(&rest, content, n_max, &n_needed, err);
+    struct chat_conversation drop = status ? rest : *c;
+    if (!status) *c = rest;
+    chat_conversation_free(&drop);
+    return status;
+}
+
+lk_status chat_conversation_ask_shorter(struct chat_conversation *c, const char *content,
+                                        size_t n_ctx, size_t *n_left_out, lk_err *err) {
+    size_t n = c->n_msg + 1, cut = 0;
+    struct lk_turn_message *m = xmalloc(n * sizeof *m);
+    for (size_t i = 0; i < c->n_msg; i++)
+        m[i] = (struct lk_turn_message){c->msg[i].role, strlen(c->msg[i].content)};
+    m[c->n_msg] = (struct lk_turn_message){"user", strlen(content)};
+    size_t head = lk_turns_head(m, n);
+    lk_status status = lk_fail(err, LK_E_FULL, "the context is too short");
+    while (status == LK_E_FULL && c->n_unknown == 0 &&
+           (cut = lk_turns_next_cut(m, n, n_ctx, cut)) != 0)
+        status = ask_without(c, head, cut, content, n_ctx - 1, err);
+    *n_left_out = cut > head ? cut - head : 0;
+    free(m);
     return status;
 }
 

@@ -43,6 +43,12 @@ void chat_conversation_set_system(struct chat_conversation *c, const char *conte
 lk_status chat_conversation_ask(struct chat_conversation *c, const char *content, size_t n_max,
                                 size_t *n_needed, lk_err *err);
 
+/* The same for a conversation that did not fit: leave out its oldest turns (serve/turns.h) until it
+ * does. n_ctx: tokens of the context. *n_left_out is the number of messages. LK_E_FULL: it cannot be
+ * done; nothing changes. */
+lk_status chat_conversation_ask_shorter(struct chat_conversation *c, const char *content,
+                                        size_t n_ctx, size_t *n_left_out, lk_err *err);
+
 /* How the model writes its thoughts. */
 const struct lk_thought_form *chat_conversation_form(const struct chat_conversation *conversation);
 

@@ -156,6 +156,7 @@ void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint) {
     }
     if (good) {
         completion->client = lk_auth_client(x);
+        x->work.n_left_out = completion->request.n_left_out;
         good = lk_scheduler_submit(x->server->scheduler, completion, &work.error);
         if (!good) lk_completion_release(completion);
     }

@@ -29,7 +29,9 @@ static bool parse_messages(struct lk_request *request, const struct lk_server_op
 
 static bool parse_count(struct lk_request *request, const struct lk_server_opts *opts,
                         const char *body, size_t len, struct lk_api_error *error) {
-    return parse_body(request, opts, body, len, true, error);
+    bool good = parse_body(request, opts, body, len, true, error);
+    request->all_turns = true; /* clients compare the number with the context */
+    return good;
 }
 
 json_t *lk_anthropic_count_json(const struct lk_request *request) {
@@ -48,10 +50,12 @@ static json_t *message_id(const struct lk_response *r) {
 static json_t *usage_json(const struct lk_response *r) {
     const struct lk_job_result *result = &r->choice[0].result;
     size_t n_prompt = r->completion->request.prompt[0].n_tok;
-    return json_pack("{s:I, s:i, s:I, s:I}", "input_tokens",
-                     (json_int_t)(n_prompt - result->n_reused), "cache_creation_input_tokens", 0,
-                     "cache_read_input_tokens", (json_int_t)result->n_reused, "output_tokens",
-                     (json_int_t)result->n_decoded);
+    json_t *usage =
+        json_pack("{s:I, s:i, s:I, s:I}", "input_tokens", (json_int_t)(n_prompt - result->n_reused),
+                  "cache_creation_input_tokens", 0, "cache_read_input_tokens",
+                  (json_int_t)result->n_reused, "output_tokens", (json_int_t)result->n_decoded);
+    lk_response_add_left_out(r, usage);
+    return usage;
 }
 
 /* NULL before the end. */

@@ -33,6 +33,7 @@ struct lk_exchange_work {
     size_t n_read, n_reused,
         n_written;          /* tokens: prefilled, of the prompts not prefilled, decoded */
     double read_s, write_s; /* of the longest job */
+    size_t n_left_out;      /* messages of a chat that did not fit its context */
     double first_s;         /* from the headers to the first text; 0: none was sent */
 };
 

@@ -195,6 +195,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 
 /* "prefill 2214 tokens (1000 more reused) 512.3/s, decode 20 61.0/s, first after 4322 ms" */
 static void append_work(const struct lk_exchange_work *work, struct lk_buf *line) {
+    if (work->n_left_out)
+        lk_buf_printf(line, ", left out the oldest %zu messages", work->n_left_out);
     if (work->n_read + work->n_reused == 0) return;
     lk_buf_printf(line, ", prefill %zu tokens", work->n_read);
     if (work->n_reused) lk_buf_printf(line, " (%zu more reused)", work->n_reused);

@@ -85,6 +85,7 @@ static json_t *answer_json(const struct lk_response *r, bool is_last) {
         "prompt_eval_duration", nanoseconds(result->prompt_s), "eval_count",
         (json_int_t)result->n_decoded, "eval_duration", nanoseconds(result->decode_s));
     json_object_update(out, counts);
+    lk_response_add_left_out(r, out);
     json_decref(counts);
     return out;
 }

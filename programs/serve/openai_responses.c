@@ -15,6 +15,8 @@ static bool parse_body(struct lk_request *request, const struct lk_server_opts *
     json_t *given = lk_json_parse_body(body, len, error),
            *chat = given ? lk_openai_responses_to_chat(given, error) : NULL;
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
+    const char *truncation = json_string_value(json_object_get(given, "truncation"));
+    request->all_turns = truncation && strcmp(truncation, "disabled") == 0;
     request->original = given; /* the response repeats fields of it */
     request->text_copies = 6;  /* in its block and item, and in the last events of a stream */
     return good;
@@ -37,11 +39,13 @@ static json_t *item_id(const struct lk_response *r) {
 
 static json_t *usage_json(const struct lk_response *r) {
     const struct lk_job_result *result = &r->choice[0].result;
-    return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens",
-                     (json_int_t)result->n_prompt, "input_tokens_details", "cached_tokens",
-                     (json_int_t)result->n_reused, "output_tokens", (json_int_t)result->n_decoded,
-                     "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
-                     (json_int_t)(result->n_prompt + result->n_decoded));
+    json_t *usage = json_pack(
+        "{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)result->n_prompt,
+        "input_tokens_details", "cached_tokens", (json_int_t)result->n_reused, "output_tokens",
+        (json_int_t)result->n_decoded, "output_tokens_details", "reasoning_tokens", 0,
+        "total_tokens", (json_int_t)(result->n_prompt + result->n_decoded));
+    lk_response_add_left_out(r, usage);
+    return usage;
 }
 
 /* Set a field to what the request has, or to the default, which is released. */
@@ -71,11 +75,12 @@ static json_t *response_json(const struct lk_response *r, const char *status, js
     const json_t *body = r->completion->request.original;
     const lk_sampler_opts *sampling = &r->completion->request.sampling;
     bool over = strcmp(status, "completed") == 0 || strcmp(status, "incomplete") == 0;
-    json_t *out = json_pack(
-        "{s:o, s:s, s:I, s:s, s:b, s:n, s:s, s:o, s:n, s:b, s:s, s:o}", "id", make_id(r, "resp"),
-        "object", "response", "created_at", (json_int_t)r->created, "status", status, "background",
-        0, "error", "model", r->opts->id, "output", output, "previous_response_id", "store", 0,
-        "truncation", "disabled", "usage", over ? usage_json(r) : json_null());
+    json_t *out = json_pack("{s:o, s:s, s:I, s:s, s:b, s:n, s:s, s:o, s:n, s:b, s:s, s:o}", "id",
+                            make_id(r, "resp"), "object", "response", "created_at",
+                            (json_int_t)r->created, "status", status, "background", 0, "error",
+                            "model", r->opts->id, "output", output, "previous_response_id", "store",
+                            0, "truncation", r->completion->request.all_turns ? "disabled" : "auto",
+                            "usage", over ? usage_json(r) : json_null());
     json_object_set_new(out, "incomplete_details",
                         strcmp(status, "incomplete") == 0
                             ? json_pack("{s:s}", "reason", "max_output_tokens")
@@ -448,7 +453,7 @@ static bool check_body(const json_t *body, struct lk_api_error *error) {
 }
 
 /* Fields that are ignored, because they change nothing that this server does: include, metadata,
- * prompt_cache_key, safety_identifier, service_tier, store, truncation, user. */
+ * prompt_cache_key, safety_identifier, service_tier, store, user. */
 json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *error) {
     json_t *to = json_object();
     lk_convert_common_fields(to, body);

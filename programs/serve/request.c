@@ -9,6 +9,7 @@
 #include "serve/json_field.h"
 #include "serve/tokens.h"
 #include "serve/tools.h"
+#include "serve/turns.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -616,6 +617,75 @@ static bool check_n_answer(const struct lk_request *request, const struct lk_ser
                             opts->n_queue);
 }
 
+static void free_prompts(struct lk_request *request) {
+    for (size_t i = 0; i < request->n_prompt; i++) {
+        free(request->prompt[i].text);
+        free(request->prompt[i].tok);
+        free(request->prompt[i].lp);
+    }
+    free(request->prompt);
+    request->prompt = NULL;
+    request->n_prompt = 0;
+}
+
+static bool is_too_long(const struct lk_api_error *error) {
+    return error->code && strcmp(error->code, "context_length_exceeded") == 0;
+}
+
+/* The chat's prompt, from the messages as they are. */
+static bool prepare_chat(struct lk_request *request, const struct lk_server_opts *opts,
+                         struct lk_api_error *error) {
+    return lk_request_apply_template(request, opts, error) &&
+           prepare_prompt(request->prompt, request, opts, error);
+}
+
+/* Messages [0, head) and [cut, n), which are borrowed. NULL if memory ran out. */
+static json_t *messages_without(const json_t *messages, size_t head, size_t cut) {
+    json_t *out = json_array();
+    bool good = out != NULL;
+    for (size_t i = 0; good && i < json_array_size(messages); i++)
+        if (i < head || i >= cut) good = json_array_append(out, json_array_get(messages, i)) == 0;
+    if (good) return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* The conversation does not fit the context, as `error` says: leave out its oldest turns until it
+ * does. False: it cannot be done, and `error` says why. */
+static bool leave_out_turns(struct lk_request *request, const struct lk_server_opts *opts,
+                            struct lk_api_error *error) {
+    json_t *all = request->messages;
+    size_t n = json_array_size(all), cut = 0, head;
+    struct lk_turn_message *m = calloc(n + 1, sizeof *m);
+    struct lk_api_error why = *error;
+    bool good = false;
+    for (size_t i = 0; m && i < n; i++) {
+        const json_t *message = json_array_get(all, i);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        m[i] =
+            (struct lk_turn_message){role ? role : "", json_dumpb(message, NULL, 0, JSON_COMPACT)};
+    }
+    head = m ? lk_turns_head(m, n) : 0;
+    while (m && !good && is_too_long(&why) &&
+           (cut = lk_turns_next_cut(m, n, (size_t)opts->n_ctx, cut)) != 0) {
+        free_prompts(request);
+        request->messages = messages_without(all, head, cut);
+        why = (struct lk_api_error){0};
+        good = request->messages
+                   ? prepare_chat(request, opts, &why)
+                   : lk_api_error_set(&why, 503, "out_of_memory", NULL, "out of memory: messages");
+        request->n_left_out = cut - head;
+        if (good) json_decref(all);
+        if (!good) {
+            json_decref(request->messages);
+            request->messages = all;
+        }
+    }
+    free(m);
+    if (good || !is_too_long(&why)) *error = why; /* none, or another one */
+    return good;
+}
+
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     if (request->max_tokens == 0 && !request->echo && !request->may_be_empty)
@@ -626,8 +696,10 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     if (request->chat && (!lk_request_reject(request, "suffix", 0, error) ||
                           !lk_request_reject(request, "n_probs", 0, error)))
         return false;
-    if (request->chat && !lk_request_apply_template(request, opts, error)) return false;
-    for (size_t i = 0; i < request->n_prompt; i++)
+    if (request->chat && !prepare_chat(request, opts, error) &&
+        !(is_too_long(error) && !request->all_turns && leave_out_turns(request, opts, error)))
+        return false;
+    for (size_t i = 0; !request->chat && i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
     if (request->chat) find_prompt_marks(request->prompt, request->messages, opts->model);
     for (size_t i = 1; request->embed && i < request->n_prompt; i++) /* one job for all */
@@ -637,13 +709,8 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
 }
 
 void lk_request_free(struct lk_request *request) {
-    for (size_t i = 0; i < request->n_prompt; i++) {
-        free(request->prompt[i].text);
-        free(request->prompt[i].tok);
-        free(request->prompt[i].lp);
-    }
+    free_prompts(request);
     json_decref(request->messages);
-    free(request->prompt);
     free(request->grammar);
     free(request->bias);
     free(request->embedding);

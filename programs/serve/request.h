@@ -48,6 +48,8 @@ struct lk_request {
     bool reply, continue_last; /* as in lk_chat */
     bool single_tool_call;     /* only the first of them is returned */
     bool keep_thoughts;        /* as a part of the content ("reasoning_format": "none") */
+    bool all_turns;            /* no turn may be left out: the prompt fits, or is refused */
+    size_t n_left_out;         /* oldest messages that did not fit (serve/turns.h) */
     struct lk_prompt *prompt;  /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */
@@ -106,8 +108,8 @@ size_t lk_request_n_answer(const struct lk_request *request);
 uint64_t lk_request_bytes(const struct lk_request *request);
 uint64_t lk_request_answer_bytes(const struct lk_request *request);
 
-/* Apply the chat template, tokenize, and compute the memory of each prompt and answer. False: see
- * `error`. */
+/* Apply the chat template, tokenize, and compute the memory of each prompt and answer. A chat that
+ * does not fit the context loses its oldest turns. False: see `error`. */
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error);
 

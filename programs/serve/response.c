@@ -174,6 +174,11 @@ static json_t *usage_json(const struct lk_response *r) {
 
 static double per_second(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 
+void lk_response_add_left_out(const struct lk_response *r, json_t *to) {
+    size_t n = r->completion->request.n_left_out;
+    if (n) json_object_set_new(to, "left_out_messages", json_integer((json_int_t)n));
+}
+
 /* Extensions of OpenAI's form: "timings" with the keys of llama-server, and "cache". */
 void lk_response_add_timings(const struct lk_response *r, const struct lk_job_result *result,
                              json_t *to) {
@@ -190,6 +195,7 @@ void lk_response_add_timings(const struct lk_response *r, const struct lk_job_re
                             json_integer((json_int_t)result->n_accepted));
     }
     json_object_set_new(to, "timings", timings);
+    lk_response_add_left_out(r, to);
     static const char *const sources[] = {
         [LK_PREFIX_NONE] = "nothing", [LK_PREFIX_MEMORY] = "memory", [LK_PREFIX_STORE] = "store"};
     double bits =

@@ -153,6 +153,20 @@ def too_long_a_message_is_refused():
     equal(questions("small"), ["hello", "still here"], "questions")
 
 
+@check
+def the_oldest_turns_leave_a_full_context():
+    said = []
+    with chat("-n", "4", "-c", "300", "--system", "Be brief.", "--session", "turns") as c:
+        for i in range(12):
+            said.append(f"{i} a b c a b c a b c")
+            c.ask(said[-1].encode())
+        equal(b" messages no longer fit the context of 300 tokens and were left out" in c.out, True, "the note")
+    left = questions("turns")
+    equal(left, said[-len(left):], "the newest questions")
+    equal(0 < len(left) < len(said), True, "some left")
+    equal(conversation("turns")["messages"][0]["role"], "system", "the first message")
+
+
 # ---- leaving ----
 
 @check

@@ -411,6 +411,99 @@ static void answers_end_with_the_context(void **state) {
     lk_server_stop(server);
 }
 
+/* ---- conversations that do not fit ---- */
+
+/* A conversation of n questions with short answers. "hell" is a token, so four bytes are one, as in
+ * most texts. */
+static json_t *long_chat(int n, const char *last) {
+    json_t *body =
+               json_pack("{s:[{s:s, s:s}], s:i, s:i}", "messages", "role", "system", "content",
+                         "Answer in few words, and never more.", "max_tokens", 4, "temperature", 0),
+           *messages = json_object_get(body, "messages");
+    for (int i = 0; i < n; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "%d hellhellhellhellhellhellhellhellhellhellhellhellhellhell",
+                 i);
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content",
+                                                  i + 1 == n && last ? last : text));
+        if (i + 1 < n)
+            json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
+                                                      "hellhellhellhellhellhellhellhellhellhell"));
+    }
+    return body;
+}
+
+static json_t *post_json(const struct lk_server *server, int status, const char *path,
+                         json_t *body) {
+    char *text = json_dumps(body, 0);
+    json_t *reply = request_json(server, status, "POST", path, text);
+    free(text);
+    json_decref(body);
+    return reply;
+}
+
+static json_int_t left_out(const json_t *reply) {
+    return json_integer_value(json_object_get(reply, "left_out_messages"));
+}
+
+/* The oldest turns leave, the reply says so, and the next requests reuse what is left. */
+static void old_turns_leave_a_full_context(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    opts.n_ctx = 512;
+    struct lk_server *server = serve_start(&opts);
+    int n_cut = 0, n_reusing = 0;
+    json_int_t before = 0;
+    for (int n = 1; n < 60; n++) {
+        json_t *reply = post_json(server, 200, "/v1/chat/completions", long_chat(n, NULL)),
+               *timings = json_object_get(reply, "timings");
+        json_int_t left = left_out(reply), n_reused = number_at(timings, "cache_n"),
+                   n_prompt = n_reused + number_at(timings, "prompt_n");
+        assert_true(left >= before && left % 2 == 0 && left < 2 * n && n_prompt < 512);
+        if (left > before) assert_true(n_prompt > 512 / 3 && n_prompt < 512 * 7 / 8);
+        n_cut += left > before;
+        n_reusing += left > 0 && left == before && 2 * n_reused > n_prompt;
+        before = left;
+        json_decref(reply);
+    }
+    assert_true(n_cut >= 2 && n_cut < 20);
+    assert_true(n_reusing >= 59 / 2);
+    lk_server_stop(server);
+}
+
+static void all_chat_apis_leave_out_turns(void **state) {
+    (void)state;
+    struct lk_server_opts opts = options();
+    opts.n_ctx = 512;
+    struct lk_server *server = serve_start(&opts);
+    json_t *reply = post_json(server, 200, "/v1/messages", long_chat(40, NULL));
+    assert_true(left_out(json_object_get(reply, "usage")) > 0);
+    json_decref(reply);
+    json_t *body = long_chat(40, NULL);
+    json_object_set_new(body, "stream", json_false());
+    reply = post_json(server, 200, "/api/chat", body);
+    assert_true(left_out(reply) > 0);
+    json_decref(reply);
+    body = long_chat(40, NULL);
+    json_object_set(body, "input", json_object_get(body, "messages"));
+    json_object_del(body, "messages");
+    json_object_del(body, "max_tokens");
+    json_object_set_new(body, "max_output_tokens", json_integer(4));
+    reply = post_json(server, 200, "/v1/responses", json_deep_copy(body));
+    assert_true(left_out(json_object_get(reply, "usage")) > 0);
+    assert_string_equal(text_at(reply, "truncation"), "auto");
+    json_decref(reply);
+    json_object_set_new(body, "truncation", json_string("disabled"));
+    json_decref(post_json(server, 400, "/v1/responses", body));
+    /* Counts are of the whole conversation, and the newest message never leaves. */
+    json_decref(post_json(server, 400, "/v1/messages/count_tokens", long_chat(60, NULL)));
+    char *huge = calloc(1, 6001);
+    for (int i = 0; i < 6000; i++) huge[i] = "ab c"[i % 4];
+    json_decref(post_json(server, 400, "/v1/chat/completions", long_chat(3, huge)));
+    free(huge);
+    lk_server_stop(server);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paths_of_other_servers),
@@ -422,6 +515,8 @@ int main(void) {
         cmocka_unit_test(embeddings_are_the_library_s),
         cmocka_unit_test(invalid_embeddings_are_rejected),
         cmocka_unit_test(answers_end_with_the_context),
+        cmocka_unit_test(old_turns_leave_a_full_context),
+        cmocka_unit_test(all_chat_apis_leave_out_turns),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
