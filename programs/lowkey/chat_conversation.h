@@ -44,8 +44,8 @@ lk_status chat_conversation_ask(struct chat_conversation *c, const char *content
                                 size_t *n_needed, lk_err *err);
 
 /* The same for a conversation that did not fit: leave out its oldest turns (serve/turns.h) until it
- * does. n_ctx: tokens of the context. *n_left_out is the number of messages. LK_E_FULL: it cannot be
- * done; nothing changes. */
+ * does. n_ctx: tokens of the context. *n_left_out is the number of messages. LK_E_FULL: nothing
+ * can leave; the conversation is unchanged. */
 lk_status chat_conversation_ask_shorter(struct chat_conversation *c, const char *content,
                                         size_t n_ctx, size_t *n_left_out, lk_err *err);
 

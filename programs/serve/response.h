@@ -64,7 +64,7 @@ bool lk_response_is_complete(const struct lk_response *response);
  * memory. */
 json_t *lk_response_choice(const struct lk_response *response, size_t i);
 
-/* "left_out_messages": how many of a chat's messages did not fit the context; nothing if all did. */
+/* Add "left_out_messages", the number of a chat's messages that did not fit, if there are any. */
 void lk_response_add_left_out(const struct lk_response *response, json_t *to);
 
 /* Add "timings" and "cache" of a job to an object. */
