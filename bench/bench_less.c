@@ -4,8 +4,7 @@
  *   build/bench/less [--f32] [--kernels NAME] [-t N] [-c CTX] [-f TEXT]... MODEL RECIPE...
  *              [--sidecar FILE RECIPE...]...
  *
- * Recipes with 'absorb less' use the sidecar given before them, those with 'absorb performer' as
- * many features as it has. The CTX tokens (default 4096) in
+ * Recipes with 'absorb less' use the sidecar given before them. The CTX tokens (default 4096) in
  * the middle of each text are evaluated, and the second half is scored as in `lowkey perplexity`.
  * All sessions of all texts make each step in one batch, so many cost little more than one.
  *

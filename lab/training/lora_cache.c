@@ -59,7 +59,7 @@ static lk_status open_side(struct lk_lora_cache *c, const struct lk_kv *kv,
 
 static lk_status check_recipe(const struct lk_recipe *recipe, const struct lk_model *model,
                               lk_err *err) {
-    bool evicts = recipe->absorbs != LK_ABSORB_NOTHING, shifts = false;
+    bool evicts = recipe->absorbs, shifts = false;
     for (int i = 0; i < recipe->n_level; i++) {
         evicts = evicts || recipe->level[i].limit.policy.kind != LK_POLICY_NONE;
         shifts = shifts || recipe->level[i].shift;

@@ -1,8 +1,6 @@
 /* LESS feature maps and states. The equations are in the header. */
 #include "absorb/less.h"
 
-#include "absorb/performer.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -17,10 +15,6 @@ static void two_layer_mlp(const struct lk_less_shape *shape, const struct lk_ker
 
 void lk_less_phi(const struct lk_less_shape *shape, const struct lk_less_maps *maps, int head,
                  const float *x, float *out, float *work) {
-    if (maps->random) {
-        lk_performer_features(maps->random, shape->n_feature, shape->d_head, maps->scale, x, out);
-        return;
-    }
     two_layer_mlp(shape, maps->kernels, maps->phi_w1, maps->phi_w2,
                   head * shape->n_phi / shape->n_head, x, out, work);
     for (int r = 0; r < shape->n_feature; r++) out[r] = fabsf(out[r]);
@@ -28,10 +22,6 @@ void lk_less_phi(const struct lk_less_shape *shape, const struct lk_less_maps *m
 
 void lk_less_psi(const struct lk_less_shape *shape, const struct lk_less_maps *maps, int head,
                  const float *x, float *out, float *work) {
-    if (maps->random) {
-        lk_performer_features(maps->random, shape->n_feature, shape->d_head, maps->scale, x, out);
-        return;
-    }
     int n = shape->n_feature, which = head * shape->n_psi / shape->n_head_kv;
     const float *s1 = maps->psi_s1 + (size_t)which * n, *s2 = maps->psi_s2 + (size_t)which * n;
     const float *w3 = maps->psi_w3 + (size_t)which * n * n;

@@ -50,11 +50,6 @@ struct lk_less_maps {
     const float *psi_s1;    /* [n_psi][n_feature] */
     const float *psi_s2;    /* [n_psi][n_feature] */
     const struct lk_kernels *kernels;
-
-    /* Random features (performer.h) that replace all networks: directions [n_feature][d_head], or
-     * NULL; and the factor of q.k. */
-    const float *random;
-    float scale;
 };
 
 /* Features of a query of head `head`, without e^bias, and of a key of KV head `head`. x [d_head],

@@ -1,7 +1,5 @@
-/* States of evicted rows: their networks come from the sidecar or are drawn at random. */
+/* States of evicted rows. Their networks come from the sidecar. */
 #include "engine/absorb.h"
-
-#include "absorb/performer.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -98,10 +96,6 @@ size_t lk_absorb_state_bytes(const struct lk_absorb *a) {
     return total_state_floats(&a->shape, a->n_layer) * sizeof(float);
 }
 
-static size_t random_bytes(const struct lk_less_shape *shape) {
-    return (size_t)shape->n_feature * shape->d_head * sizeof(float);
-}
-
 static size_t partial_bytes(const struct lk_absorb *a, int n_tok) {
     return (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2) * sizeof(float);
 }
@@ -141,37 +135,6 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     return status;
 }
 
-static struct lk_less_shape random_shape(const struct lk_less_shape *heads) {
-    enum { PAPER_FEATURES = 8 }; /* R in the LESS paper */
-    struct lk_less_shape shape = *heads;
-    if (shape.n_feature == 0) shape.n_feature = PAPER_FEATURES;
-    if (shape.n_feature > shape.d_head) shape.n_feature = shape.d_head; /* they are orthogonal */
-    return shape;
-}
-
-int lk_absorb_features(const struct lk_sidecar *sidecar) {
-    const struct lk_sidecar_tensor *phi = sidecar ? find_tensor(sidecar, 0, "phi.w2") : NULL;
-    return phi && phi->ne[0] <= LK_LESS_MAX_FEATURE ? phi->ne[0] : 0;
-}
-
-lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads,
-                               float scale, int n_layer, struct lk_ledger *ledger, lk_err *err) {
-    struct lk_less_shape shape = random_shape(heads);
-    struct lk_absorb *a = alloc_states(&shape, n_layer, ledger);
-    if (!a) return fail_nomem(err);
-    a->random = lk_alloc(ledger, LK_FOR_OTHER, random_bytes(&shape));
-    lk_status status = a->random ? lk_absorb_reserve(a, 1, err) : fail_nomem(err);
-    if (status != LK_OK) {
-        lk_absorb_free(a);
-        return status;
-    }
-    lk_performer_draw(1, shape.n_feature, shape.d_head, a->random);
-    for (int layer = 0; layer < n_layer; layer++)
-        a->maps[layer] = (struct lk_less_maps){.random = a->random, .scale = scale};
-    *out = a;
-    return LK_OK;
-}
-
 lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes,
                              lk_err *err) {
     struct lk_less_shape shape;
@@ -181,14 +144,8 @@ lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint6
     return status;
 }
 
-uint64_t lk_absorb_estimate_random(const struct lk_less_shape *heads, int n_layer) {
-    struct lk_less_shape shape = random_shape(heads);
-    return total_state_floats(&shape, n_layer) * sizeof(float);
-}
-
 void lk_absorb_free(struct lk_absorb *a) {
     if (!a) return;
-    lk_release(a->ledger, LK_FOR_OTHER, a->random, random_bytes(&a->shape));
     lk_release(a->ledger, LK_FOR_SCRATCH, a->partial, partial_bytes(a, a->cap));
     lk_release(a->ledger, LK_FOR_CACHE, a->state, lk_absorb_state_bytes(a));
     lk_release(a->ledger, LK_FOR_OTHER, a->maps, a->n_layer * sizeof *a->maps);
@@ -258,8 +215,8 @@ void lk_absorb_query(const struct lk_absorb *a, int layer, int head, const float
     const struct lk_less_maps *maps = &a->maps[layer];
     float work[LK_LESS_MAX_HIDDEN];
     lk_less_phi(s, maps, head, q, phi, work);
-    lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi,
-                 maps->random ? 0 : maps->phi_bias[head], mean, log_sum);
+    lk_less_read(s, state_of(a, layer, head * s->n_head_kv / s->n_head), phi, maps->phi_bias[head],
+                 mean, log_sum);
 }
 
 void lk_absorb_attend(struct lk_absorb *a, int layer, const float *q, int n_tok, int ith, int nth) {
@@ -273,5 +230,5 @@ void lk_absorb_attend(struct lk_absorb *a, int layer, const float *q, int n_tok,
 }
 
 size_t lk_absorb_map_bytes(const struct lk_absorb *a) {
-    return a->random ? random_bytes(&a->shape) : (size_t)a->n_layer * lk_less_map_bytes(&a->shape);
+    return (size_t)a->n_layer * lk_less_map_bytes(&a->shape);
 }

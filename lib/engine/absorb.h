@@ -12,10 +12,9 @@ struct lk_absorb {
     struct lk_ledger *ledger;
     int n_layer;
     struct lk_less_shape shape;
-    uint64_t sidecar;          /* fingerprint of the networks' sidecar; 0: random features */
-    struct lk_less_maps *maps; /* [n_layer] the sidecar's networks, or `random` */
-    float *random;  /* [n_feature][d_head] directions of `absorb performer`; NULL for LESS */
-    float *state;   /* [n_layer][n_head_kv] of lk_less_state_floats() */
+    uint64_t sidecar;          /* fingerprint of the networks' sidecar */
+    struct lk_less_maps *maps; /* [n_layer] the sidecar's networks */
+    float *state;              /* [n_layer][n_head_kv] of lk_less_state_floats() */
     float *partial; /* [cap][n_head][d_head + 2] of the current layer, in lk_attn's layout */
     int cap;        /* tokens */
 };
@@ -27,22 +26,11 @@ struct lk_absorb {
 lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar, int n_head,
                         const struct lk_kernels *kernels, struct lk_ledger *ledger, lk_err *err);
 
-/* Empty states for `absorb performer`: random features (absorb/performer.h) of attention with the
- * factor `scale`. Only n_head, n_head_kv, d_head and n_feature of `heads` are read; n_feature 0: as
- * many as the LESS paper's networks have. *out is owned: lk_absorb_free. LK_E_NOMEM. */
-lk_status lk_absorb_new_random(struct lk_absorb **out, const struct lk_less_shape *heads,
-                               float scale, int n_layer, struct lk_ledger *ledger, lk_err *err);
 void lk_absorb_free(struct lk_absorb *absorb);
 
-/* Features R of a sidecar's LESS networks; 0 if it has none or is NULL. Performer uses as many, for
- * comparisons at equal bytes. */
-int lk_absorb_features(const struct lk_sidecar *sidecar);
-
-/* Bytes of the states that lk_absorb_new and lk_absorb_new_random would allocate. Errors as
- * lk_absorb_new. */
+/* Bytes of the states that lk_absorb_new would allocate. Errors as lk_absorb_new. */
 lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes,
                              lk_err *err);
-uint64_t lk_absorb_estimate_random(const struct lk_less_shape *heads, int n_layer);
 
 /* Empty the states. */
 void lk_absorb_clear(struct lk_absorb *absorb);

@@ -357,7 +357,7 @@ lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {
 
 uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_recipe *recipe,
                                 uint64_t latents) {
-    bool reads = model->sidecar && (latents || recipe->absorbs == LK_ABSORB_LESS);
+    bool reads = model->sidecar && (latents || recipe->absorbs);
     return (reads ? model->sidecar->bytes + latents : 0) + model->net->adapter_bytes;
 }
 

@@ -15,20 +15,11 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
                                  lk_err *err) {
     *bytes = 0;
     if (!recipe->absorbs) return LK_OK;
-    const struct lk_hparams *hp = &model->net->hp;
-    if (recipe->absorbs == LK_ABSORB_PERFORMER) {
-        struct lk_less_shape heads = {.n_head = hp->n_head,
-                                      .n_head_kv = hp->n_head_kv,
-                                      .d_head = hp->d_head,
-                                      .n_feature = lk_absorb_features(model->sidecar)};
-        *bytes = lk_absorb_estimate_random(&heads, lk_hparams_cached(hp));
-        return LK_OK;
-    }
     if (!model->sidecar)
         return lk_fail(err, LK_E_ARG,
                        "'absorb less' needs a sidecar with networks for this model; `lowkey train "
                        "less` makes one");
-    return lk_absorb_estimate(model->sidecar, hp->n_head, bytes, err);
+    return lk_absorb_estimate(model->sidecar, model->net->hp.n_head, bytes, err);
 }
 
 /* The plan of one of the ranks that divide a session's rows as `shard` says. */

@@ -78,8 +78,7 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     if (status == LK_OK) status = lk_checkpoints_init(s, err);
     if (status != LK_OK) return status;
     const struct lk_sidecar *sidecar = s->model->sidecar;
-    if (s->recipe->absorbs == LK_ABSORB_PERFORMER || (s->recipe->absorbs && sidecar))
-        return lk_session_enable_absorb(s, sidecar, err);
+    if (s->recipe->absorbs && sidecar) return lk_session_enable_absorb(s, sidecar, err);
     return LK_OK;
 }
 

@@ -56,18 +56,10 @@ lk_status lk_session_reserve_absorb(struct lk_session *s, int n_tok, lk_err *err
 
 lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar *sidecar,
                                    lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
     if (!s->recipe->absorbs) return lk_fail(err, LK_E_ARG, "the recipe has no 'absorb'");
-    struct lk_less_shape heads = {.n_head = hp->n_head,
-                                  .n_head_kv = hp->n_head_kv,
-                                  .d_head = hp->d_head,
-                                  .n_feature = lk_absorb_features(sidecar)};
     struct lk_absorb *absorb = NULL;
-    lk_status status =
-        s->recipe->absorbs == LK_ABSORB_LESS
-            ? lk_absorb_new(&absorb, sidecar, hp->n_head, s->model->kernels, &s->ledger, err)
-            : lk_absorb_new_random(&absorb, &heads, hp->attn_scale, lk_hparams_cached(hp),
-                                   &s->ledger, err);
+    lk_status status = lk_absorb_new(&absorb, sidecar, s->model->net->hp.n_head, s->model->kernels,
+                                     &s->ledger, err);
     if (status != LK_OK) return status;
     lk_absorb_free(s->absorb); /* empty: the session has no tokens */
     s->absorb = absorb;

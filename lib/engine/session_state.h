@@ -71,9 +71,8 @@ lk_status lk_session_reserve_logits(struct lk_session *session, size_t n, lk_err
  * sidecar that the recipe needs, LK_E_NOMEM. */
 lk_status lk_session_reserve_absorb(struct lk_session *session, int n_tok, lk_err *err);
 
-/* Set up an empty session's sums of evicted rows, as the recipe's `absorb` demands. `absorb less`
- * takes its networks from `sidecar`, which must outlive the session; `absorb performer` takes as
- * many features as these networks have, if there is one. lk_session_new calls this with the model's
+/* Set up an empty session's sums of evicted rows, as the recipe's `absorb less` demands, with the
+ * networks of `sidecar`, which must outlive the session. lk_session_new calls this with the model's
  * sidecar. Errors as lk_absorb_new, LK_E_ARG if the recipe does not absorb. */
 lk_status lk_session_enable_absorb(struct lk_session *session, const struct lk_sidecar *sidecar,
                                    lk_err *err);

@@ -81,16 +81,11 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LATENT, LK_FEATURE_HEADS, 0, groups},
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_HEADS, 0, groups},
     {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
-    {LK_FEATURE_BODY, LK_FEATURE_PERFORMER, EVICTS, absorb},
-    {LK_FEATURE_LESS, LK_FEATURE_PERFORMER, 0, "evicted rows have one kind of state"},
     {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_ALIBI, 0, alibi},
     {LK_FEATURE_LESS, LK_FEATURE_SOFTCAP, 0, softcap},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_SOFTCAP, 0, softcap},
     {LK_FEATURE_LATENT, LK_FEATURE_TWO_HEADS, 0, no_bases},
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_TWO_HEADS, 0, no_bases},
     {LK_FEATURE_LESS, LK_FEATURE_TWO_HEADS, 0, two_heads},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_TWO_HEADS, 0, two_heads},
     {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
      "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
      "remove 'read' from the recipe"},
@@ -98,7 +93,6 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_LATENT_PRE, LK_FEATURE_SHARED, 0, latents},
     {LK_FEATURE_READ, LK_FEATURE_SHARED, 0, both_sides},
     {LK_FEATURE_LESS, LK_FEATURE_SHARED, 0, no_states},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_SHARED, 0, no_states},
     {LK_FEATURE_SHIFT, LK_FEATURE_SHARED, 0,
      "this model has latent attention (MLA), whose sinks cannot shift; remove '(shift)' from the "
      "recipe"},
@@ -106,7 +100,6 @@ static const struct lk_combination_rule rules[] = {
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
     {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
     {LK_FEATURE_LESS, LK_FEATURE_STAGES, 0, stages_states},
-    {LK_FEATURE_PERFORMER, LK_FEATURE_STAGES, 0, stages_states},
 };
 
 const struct lk_combination_rule *lk_combination_check(lk_features features) {
@@ -144,7 +137,6 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_LAYERS_LIMIT] = "layers: keep",
         [LK_FEATURE_HEADS] = "heads: codecs",
         [LK_FEATURE_LESS] = "absorb less",
-        [LK_FEATURE_PERFORMER] = "absorb performer",
         [LK_FEATURE_EAGER] = "eager",
         [LK_FEATURE_READ] = "read N%",
         [LK_FEATURE_SLIDING] = "sliding windows",
@@ -202,7 +194,7 @@ static void print_body(lk_features body, bool percent, int n, const char *codecs
  * asked for; add what these need. */
 static void choose_bodies(lk_features *f, lk_features *body, lk_features *layer) {
     lk_features bodies = *f & (EVICTS | BIT(BODY));
-    bool absorbs = *f & (BIT(LESS) | BIT(PERFORMER)), shift = *f & BIT(SHIFT);
+    bool absorbs = *f & BIT(LESS), shift = *f & BIT(SHIFT);
     if (*f & BIT(PERCENT) && !(bodies & KEEPS)) bodies |= BIT(H2O);
     /* the body has to hold rows */
     bool holds = *f & (CODECS | BIT(LAYERS) | BIT(LAYERS_LIMIT) | BIT(HEADS));
@@ -253,7 +245,6 @@ static void print_example(lk_features *f, char *buf, size_t cap) {
     if (*f & BIT(WINDOW)) n += (size_t)snprintf(buf + n, cap - n, "; window 32: f16");
     if (*f & BIT(RESIDUAL)) n += (size_t)snprintf(buf + n, cap - n, "; residual 32: f16");
     if (*f & BIT(LESS)) n += (size_t)snprintf(buf + n, cap - n, "; absorb less");
-    if (*f & BIT(PERFORMER)) n += (size_t)snprintf(buf + n, cap - n, "; absorb performer");
     if (*f & BIT(EAGER)) n += (size_t)snprintf(buf + n, cap - n, "; eager");
     if (*f & BIT(READ)) snprintf(buf + n, cap - n, "; read 25%%");
 }

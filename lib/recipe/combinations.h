@@ -37,7 +37,6 @@ enum lk_feature {
     LK_FEATURE_LAYERS_LIMIT, /* another limit, or 'none', in some layers */
     LK_FEATURE_HEADS,        /* other codecs of some heads */
     LK_FEATURE_LESS,
-    LK_FEATURE_PERFORMER,
     LK_FEATURE_EAGER,
     LK_FEATURE_READ, /* a share of the tiles */
     /* of the model */

@@ -235,22 +235,17 @@ static lk_status read_body_codecs(struct parser *p, struct lk_level_spec *level,
     return LK_OK;
 }
 
-/* 'less' or 'performer', after 'absorb' */
+/* 'less', after 'absorb' */
 static lk_status read_absorb(struct parser *p, const char *name, size_t at) {
     char word[LK_WORD_MAX];
     (void)name;
     lk_scan_peek(&p->scan, word);
-    bool less = strcmp(word, "less") == 0;
-    if (!less && strcmp(word, "performer") != 0)
-        return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less' or 'performer'");
-    enum lk_absorb_kind before = p->recipe->absorbs;
-    if (before) {
-        const struct lk_combination_rule *rule = lk_combination_check(
-            lk_feature_bit(LK_FEATURE_LESS) | lk_feature_bit(LK_FEATURE_PERFORMER));
-        return lk_scan_fail(&p->scan, at, false, "%s", rule->reason);
-    }
+    if (strcmp(word, "less") != 0)
+        return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less'");
+    if (p->recipe->absorbs)
+        return lk_scan_fail(&p->scan, at, false, "there is already an 'absorb'");
     lk_scan_word(&p->scan, word);
-    p->recipe->absorbs = less ? LK_ABSORB_LESS : LK_ABSORB_PERFORMER;
+    p->recipe->absorbs = true;
     p->at.absorb = at;
     return LK_OK;
 }

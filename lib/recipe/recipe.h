@@ -12,9 +12,8 @@
  *             | 'recent' SPAN       a window of the newest tokens that are not in a newer level
  *             | 'window' SPAN       same; by convention the newest window
  *             | 'residual' N        KIVI's buffer: K fills to N tokens and empties, V slides
- *             | 'absorb' FEATURES   (without codecs) rows evicted from the body are summed up in a
- *                                   state: 'less' uses networks from the sidecar, 'performer' uses
- *                                   features that need no training
+ *             | 'absorb' 'less'     (without codecs) rows evicted from the body are summed up in a
+ *                                   state, by networks from the sidecar
  *             | 'eager'             (without codecs) rows are projected and encoded before any
  *                                   query attends to them, even those of a prompt. Without it, a
  *                                   prompt attends to exact rows, and the newest rows stay exact.
@@ -115,8 +114,6 @@ struct lk_override {
     struct lk_limit limit; /* LK_POLICY_NONE: the limit of the level */
 };
 
-enum lk_absorb_kind { LK_ABSORB_NOTHING, LK_ABSORB_LESS, LK_ABSORB_PERFORMER };
-
 struct lk_recipe {
     char *text;
     int n_level;
@@ -124,7 +121,7 @@ struct lk_recipe {
     int n_override;
     struct lk_override override[LK_MAX_OVERRIDE];
     /* Evicted rows are passed to lk_evict_hook (cache/evict.h), even if the body keeps no rows. */
-    enum lk_absorb_kind absorbs;
+    bool absorbs;
     bool eager; /* rows age before the pass that they arrive in attends, and are latents from the
                    start if the newest level holds latents */
     float read; /* share of the tiles (attention/read.h); 0: all are read */

@@ -272,10 +272,7 @@ static struct found find_features(const struct lk_recipe *recipe,
         add_codec(&found, &o->k, at->override[i]);
         add_codec(&found, &o->v, at->override[i]);
     }
-    if (recipe->absorbs)
-        add_feature(&found,
-                    recipe->absorbs == LK_ABSORB_LESS ? LK_FEATURE_LESS : LK_FEATURE_PERFORMER,
-                    at->absorb);
+    if (recipe->absorbs) add_feature(&found, LK_FEATURE_LESS, at->absorb);
     if (recipe->eager) add_feature(&found, LK_FEATURE_EAGER, at->eager);
     if (recipe->read > 0) add_feature(&found, LK_FEATURE_READ, at->read);
     return found;

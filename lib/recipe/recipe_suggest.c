@@ -15,11 +15,10 @@ static const char *const codec_name[] = {
     "kvarn3", "kvarn2", "kvarn8", "kvarn5", "kvarn6", "kvarn7"};
 
 static const char *const keyword[] = {
-    "sink",    "body",     "keep",      "all",    "recent",  "window", "residual", "layers",
-    "heads",   "absorb",   "eager",     "read",   "skip",    "none",   "shift",    "first",
-    "last",    "less",     "performer", "mean",   "nomean",  "sigma",  "nosigma",  "lloyd",
-    "uniform", "g32",      "g64",       "g128",   "context", "random", "newest",   "h2o",
-    "tova",    "hadamard", "clip96",    "trellis"};
+    "sink",    "body",   "keep",   "all",     "recent", "window",   "residual", "layers", "heads",
+    "absorb",  "eager",  "read",   "skip",    "none",   "shift",    "first",    "last",   "less",
+    "mean",    "nomean", "sigma",  "nosigma", "lloyd",  "uniform",  "g32",      "g64",    "g128",
+    "context", "random", "newest", "h2o",     "tova",   "hadamard", "clip96",   "trellis"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {

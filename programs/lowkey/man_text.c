@@ -35,10 +35,9 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "that chooses them is `h2o`, `h2o(mean)`, `tova`, `tova(apart)`, `random` or `newest`. "
           "`N%` is a share of the tokens seen so far, `N% of context` a share of the model's "
           "context length. The codec defaults to f16."},
-         {"`absorb less`, `absorb performer`",
-          "Evicted tokens are summed up in a state of constant size: with `less` by networks that "
-          "`lowkey train less` made for the model, with `performer` by untrained features, for "
-          "comparison."},
+         {"`absorb less`",
+          "Evicted tokens are summed up in a state of constant size, by networks that "
+          "`lowkey train less` made for the model."},
          {"`recent N`, `window N`", "The newest N tokens that are not in a newer level. `N%` is a "
                                     "share of the tokens seen so far."},
          {"`residual N`", "KIVI's buffer: K grows to N tokens and is then emptied at once; V is a "

@@ -1,6 +1,5 @@
 /* LESS: the state against Eq. 3, the training graph against the state, and gradients against finite
  * differences. */
-#include "absorb/performer.h"
 #include "codec/half.h"
 #include "support.h"
 #include "support_model.h"
@@ -32,45 +31,6 @@ static void random_maps(struct random *r, const struct lk_less_shape *s, float *
                      (char *)*block + bytes);
     for (uint16_t *w = (uint16_t *)maps->phi_w1; (char *)w < (char *)*block + bytes; w++)
         *w = lk_f32_to_f16(0.3f * random_gauss(r));
-}
-
-/* Random features: the directions are orthogonal and have the length of normal vectors. The mean of
- * the features' product over many draws is the softmax weight. */
-static void test_random_features(void **unused) {
-    (void)unused;
-    enum { D = 24, N = 8, PAIRS = 6, DRAWS = 20000 };
-    const float scale = 0.2f;
-    struct random r = {31};
-    float w[N * D], phi[N], psi[N], *q = random_floats(&r, PAIRS * D, 0.6f),
-                                    *k = random_floats(&r, PAIRS * D, 0.6f);
-    double sum[PAIRS] = {0}, length = 0;
-    for (int draw = 0; draw < DRAWS; draw++) {
-        lk_performer_draw((uint64_t)draw * 7919, N, D, w);
-        for (int a = 0; a < N; a++)
-            for (int b = 0; b <= a; b++) {
-                double dot = 0;
-                for (int c = 0; c < D; c++) dot += (double)w[a * D + c] * w[b * D + c];
-                if (a == b)
-                    length += dot / (DRAWS * N);
-                else
-                    assert_true(fabs(dot) < 1e-3);
-            }
-        for (int i = 0; i < PAIRS; i++) {
-            lk_performer_features(w, N, D, scale, q + i * D, phi);
-            lk_performer_features(w, N, D, scale, k + i * D, psi);
-            for (int f = 0; f < N; f++) sum[i] += (double)phi[f] * psi[f] / DRAWS;
-        }
-    }
-    assert_float_equal(length, D, 0.01 * D);
-    for (int i = 0; i < PAIRS; i++) {
-        double dot = 0;
-        for (int c = 0; c < D; c++) dot += (double)q[i * D + c] * k[i * D + c] * scale;
-        assert_float_equal(sum[i] / exp(dot), 1, 0.05);
-    }
-    for (int c = 0; c < D; c++) q[c] = 1000 * w[c];
-    lk_performer_features(w, N, D, scale, q, phi);
-    for (int f = 0; f < N; f++) assert_true(isfinite(phi[f] * phi[f]));
-    free(q), free(k);
 }
 
 static double gelu(double x) {
@@ -528,7 +488,6 @@ static void test_net(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_state),
                                        cmocka_unit_test(test_empty_state),
-                                       cmocka_unit_test(test_random_features),
                                        cmocka_unit_test(test_policies), cmocka_unit_test(test_net)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

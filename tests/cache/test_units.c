@@ -84,7 +84,7 @@ static const struct setup setups[] = {
      0,
      32,
      1e-3},
-    {"sink 4: f16; body: none; window 40: k=latent100%(pre) v=latent100%; absorb performer",
+    {"sink 4: f16; body: none; window 40: k=latent100%(pre) v=latent100%; absorb less",
      {1, 2, 4},
      1,
      4,

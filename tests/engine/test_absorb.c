@@ -71,7 +71,7 @@ static struct reader open_reader(const char *recipe) {
     struct reader r;
     lk_err err = {0};
     r.session = open_session(model, recipe, 2 * N_CTX, &r.recipe);
-    if (r.recipe->absorbs == LK_ABSORB_LESS && lk_session_enable_absorb(r.session, sidecar, &err))
+    if (r.recipe->absorbs && lk_session_enable_absorb(r.session, sidecar, &err))
         fail_msg("%s", err.msg);
     return r;
 }
@@ -188,41 +188,6 @@ static void test_quality(void **unused) {
     assert_true(all <= 1e-6 * policy); /* nothing was evicted */
 }
 
-/* Random features need no sidecar; with one, they are as many as its networks have. Their states
- * are the same sums. */
-static void test_performer(void **unused) {
-    (void)unused;
-    static const char *text_of = "sink 4: f16; body: none; window 16: f16; absorb performer";
-    struct reader full = open_reader("f16"), random = open_reader(text_of);
-    eval_tokens(&full, text, 100, 1), eval_tokens(&random, text, 100, 1);
-    check_states(&random, &full, 4, 16, 100);
-    lk_plan plan;
-    lk_err err = {0};
-    lk_session_opts opts = {.n_ctx = 100, .chunked_prefill = true};
-    assert_int_equal(lk_plan_make(model, random.recipe, &opts, &plan, &err), LK_OK);
-    lk_session_stats stats = lk_session_get_stats(random.session);
-    assert_true(stats.state_bytes > 0 &&
-                stats.cache_bytes == lk_ledger_bytes(&random.session->ledger, LK_FOR_CACHE));
-    assert_true(plan.cache_bytes <= stats.cache_bytes &&
-                plan.cache_bytes > stats.cache_bytes * 9 / 10);
-    lk_session *session = random.session;
-    assert_int_equal(session->absorb->shape.n_feature, 8);
-    struct reader equal = open_reader(text_of);
-    assert_int_equal(lk_session_enable_absorb(equal.session, sidecar, &err), LK_OK);
-    assert_int_equal(equal.session->absorb->shape.n_feature, 6);
-    close_reader(&equal);
-    lk_absorb_free(session->absorb);
-    session->absorb = NULL;
-    for (int nth = 1; nth < 6; nth++) {
-        atomic_store(&session->ledger.fail_at, nth);
-        lk_status status = lk_session_enable_absorb(session, NULL, &err);
-        atomic_store(&session->ledger.fail_at, 0);
-        assert_int_equal(status, LK_E_NOMEM);
-    }
-    session->cache->evict_hook = (struct lk_evict_hook){0};
-    close_reader(&full), close_reader(&random);
-}
-
 /* A plan includes the states. It needs the sidecar for that, like a session. */
 static void test_plan(void **unused) {
     (void)unused;
@@ -281,7 +246,7 @@ static void test_errors(void **unused) {
     assert_non_null(strstr(err.msg, "needs evicted rows"));
     assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb more", &err),
                      LK_E_FORMAT);
-    assert_non_null(strstr(err.msg, "expected 'less' or 'performer'"));
+    assert_non_null(strstr(err.msg, "expected 'less'"));
     assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 16: f16; absorb less", &err),
                      LK_OK);
     lk_session *session = NULL;
@@ -317,11 +282,8 @@ int main(void) {
     int fd = mkstemp(less_path);
     if (fd < 0) return 1;
     close(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states),
-                                       cmocka_unit_test(test_quality),
-                                       cmocka_unit_test(test_performer),
-                                       cmocka_unit_test(test_plan),
-                                       cmocka_unit_test(test_steps_allocate_nothing),
-                                       cmocka_unit_test(test_errors)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states), cmocka_unit_test(test_quality), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_steps_allocate_nothing), cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

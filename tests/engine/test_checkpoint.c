@@ -408,7 +408,7 @@ static void saved_sessions_go_back(void **state) {
         if (m == 0) {
             check_saved(model, "best-1.9");
             check_saved(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less");
-            check_saved(model, "keep 10% by tova: int8; window 16: f16; absorb performer");
+            check_saved(model, "keep 10% by tova: int8; window 16: f16; absorb less");
             check_saved(model, "sink 4: f16; body: none; window 60: f16");
         }
         lk_model_free(model);

@@ -315,7 +315,7 @@ static void test_everything_at_once(void **state) {
         "v=latent50%+kivi4; recent 10%: k=latent75%(pre)+rot8(nomean,nosigma) v=latent75%+int8; "
         "window 16: k=latent100%(pre) v=latent100%; absorb less",
         "sink 2: int8; body: none; layers 0: keep 64 by h2o(mean): k=kivi2(g64) v=latent25%+rot2; "
-        "recent 40: k=rot8 v=latent50%+rot8; window 16: f16; absorb performer",
+        "recent 40: k=rot8 v=latent50%+rot8; window 16: f16; absorb less",
         "sink 3(shift): k=latent50% v=latent50%; keep 64 by newest: k=latent50%+rot2 v=kivi2; "
         "layers 1: none; recent 20: k=latent75% v=f16; absorb less",
         "keep 10% by random: k=latent(pre)+rot2 v=latent+rot2; layers last 1: keep 100% by newest: "

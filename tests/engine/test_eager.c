@@ -373,9 +373,9 @@ static const char *const combined[] = {
     "keep 24 by h2o: k=latent(pre) v=latent; window 16: k=latent(pre) v=latent; eager",
     "keep 24 by tova(apart): k=latent30%(pre) v=latent; window 16: k=latent(pre) v=latent; eager",
     "sink 4: k=latent(pre) v=latent; keep 24 by h2o(mean): k=latent(pre)+int8 v=latent+int8;"
-    "window 16: k=latent(pre)+int8 v=latent+int8; absorb performer; eager",
+    "window 16: k=latent(pre)+int8 v=latent+int8; eager",
     "sink 4(shift): k=latent(pre) v=latent; body: none; window 40: k=latent(pre) v=latent; eager",
-    "body: none; window 40: k=latent(pre) v=latent; absorb performer; eager",
+    "body: none; window 40: k=latent(pre) v=latent; eager",
     "body: k=latent(pre) v=latent; layers 0: k=latent25%(pre) v=latent25%+int8; eager",
     "body: k=latent(pre)+int8 v=latent; layers last 1: keep 30 by random: k=latent(pre) v=latent;"
     "window 8: k=latent(pre) v=latent; eager",

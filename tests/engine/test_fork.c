@@ -128,7 +128,7 @@ static void test_forks_equal_single(void **state) {
                 check_forks(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less",
                             3);
             if (case_runs(m + 1))
-                check_forks(model, "sink 4: f16; body: none; window 60: f16; absorb performer", 1);
+                check_forks(model, "sink 4: f16; body: none; window 60: f16; absorb less", 1);
         }
         lk_model_free(model);
     }

@@ -17,7 +17,7 @@
 enum { CTX = 500, PROMPT = 331 };
 
 static const char *const refused[] = {"compressed", "streaming", "rot4; read 25%",
-                                      "sink 4: f16; body: none; window 60: f16; absorb performer",
+                                      "sink 4: f16; body: none; window 60: f16; absorb less",
                                       "all: k=latent50% v=f16"};
 
 static bool is_refused(const char *text) {

@@ -28,7 +28,7 @@ static const char *const more_recipes[] = {
     "sink 4: f16; keep 64 by h2o(mean): f16; window 32: f16; absorb less",
     "keep 40 by tova(apart): rot8; window 16: f16; absorb less",
     "sink 4: f16; body: none; window 60: f16; absorb less",
-    "keep 10% by tova: int8; window 16: f16; absorb performer",
+    "keep 10% by tova: int8; window 16: f16; absorb less",
     "sink 2: f16; keep 25% by random: f16; window 16: f16",
     "keep 40 by h2o: k=f16 v=rot4; window 64: k=f16 v=rot8", /* only V is encoded at once */
     "keep 40 by newest: k=rot4 v=f16; window 32: k=rot8 v=f16",
@@ -295,7 +295,7 @@ static void test_edits_do_no_harm(void **state) {
     (void)state;
     static const char *const recipes[] = {
         "sink 4: f16; keep 40 by h2o: rot4; window 32: f16; absorb less",
-        "keep 10% by tova: int8; window 16: f16; absorb performer", "best-1.9", "tale"};
+        "keep 10% by tova: int8; window 16: f16; absorb less", "best-1.9", "tale"};
     struct random r = {11};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct fixture f = open_fixture(recipes[i]);
@@ -387,7 +387,7 @@ static void test_sidecars_are_compared(void **state) {
     (void)state;
     static const char *const needy[] = {"best-1.9", "body: none; window 60: f16; absorb less",
                                         NULL};
-    static const char performer[] = "body: none; window 60: f16; absorb performer";
+    static const char policy[] = "body: none; window 60: f16";
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5),
              *other = open_with_sidecar("llama", CTX, 1, 6), *none = open_preset("llama", CTX, 1);
     int32_t tok[CTX];
@@ -401,12 +401,12 @@ static void test_sidecars_are_compared(void **state) {
         expect_load(other, needy[i], "saved with another sidecar; pass that one as --sidecar");
         expect_load(none, "best-3", "another recipe");
         if (i) expect_load(none, needy[i], "pass --sidecar FILE");
-        if (i) expect_load(model, performer, "another recipe");
+        if (i) expect_load(model, policy, "another recipe");
         lk_session_free(session);
         lk_recipe_free(recipe);
     }
     /* Other recipes do not depend on the sidecar. */
-    static const char *const plain[] = {"best-3", performer, NULL};
+    static const char *const plain[] = {"best-3", policy, NULL};
     for (int i = 0; plain[i]; i++) {
         lk_recipe *recipe;
         lk_session *session = open_session(model, plain[i], CTX, &recipe);

@@ -247,7 +247,7 @@ static void test_failures(void **state) {
     close_pair(&p);
     lk_recipe *recipe;
     lk_session *s;
-    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 64: f16; absorb performer", &err),
+    assert_int_equal(lk_recipe_parse(&recipe, "body: none; window 64: f16; absorb less", &err),
                      LK_OK);
     assert_int_equal(lk_session_new(&s, b.divided, recipe, NULL, &err), LK_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "stages"));

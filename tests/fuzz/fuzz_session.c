@@ -25,7 +25,7 @@ enum { PROMPT = 300, N_MORE = 40, CTX = 512 };
 static const char *const recipes[] = {
     "best-3",
     "sink 4: f16; keep 40 by h2o: rot4; window 32: f16; absorb less",
-    "keep 10% by tova: int8; window 16: f16; absorb performer",
+    "keep 10% by tova: int8; window 16: f16; absorb less",
     "best-1.9",
     "tale",
     "sink 4(shift): f16; body: none; window 60: f16",

@@ -271,7 +271,7 @@ def write_less_states():
 
 # ---- saved sessions ----
 
-RECIPES = {"best-3": 1, "h2o-less": 2, "tova-performer": 3, "best-1.9": 4, "tale": 5, "streaming": 6}
+RECIPES = {"best-3": 1, "h2o-less": 2, "tova-less": 3, "best-1.9": 4, "tale": 5, "streaming": 6}
 SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "checkpoints", "header"]
 
 
@@ -297,7 +297,7 @@ def write_sessions():
                                                         ("checkpoints", 24, -1)))
         write("session", f"{recipe}-rows", edits(recipe, ("rows", 0, nan), ("rows", 1000, inf)))
     # Positions and scores of a layer follow its blocks: of the first layer, then of the second one.
-    for recipe, end in (("h2o-less", 46528), ("tova-performer", 41952)):
+    for recipe, end in (("h2o-less", 46528), ("tova-less", 41952)):
         for layer in (1, 2):
             write("session", f"{recipe}-position-{layer}", edits(recipe, ("rows", layer * end - 1000, 5)))
             write("session", f"{recipe}-score-{layer}", edits(recipe, ("rows", layer * end - 8, inf)))

@@ -359,7 +359,7 @@ def save_and_load():
 @check
 def sessions_of_recipes_that_evict():
     for i, recipe in enumerate(("sink 4: f16; keep 24 by h2o; window 8: f16",
-                                "sink 4: f16; body: none; window 24: f16; absorb performer")):
+                                "sink 4: f16; body: none; window 24: f16")):
         options = ("-n", "8", "--greedy", "--kv", recipe, "--session")
         whole, parts = piped("one\ntwo\nthree\n", *options, f"whole{i}")[0], []
         for question in ("one\n", "two\n", "three\n"):

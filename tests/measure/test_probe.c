@@ -150,11 +150,11 @@ static double distance_with_state(const struct reader *full, const struct reader
 
 static void test_state(void **state) {
     (void)state;
-    lk_model *model = open_preset("llama", 1024, 2);
+    lk_model *model = open_with_sidecar("llama", 1024, 2, 5);
     int32_t tok[PROMPT + STEPS];
     random_tokens(tok, PROMPT + STEPS, model, 6);
     struct reader full = open_reader(model, "f16");
-    struct reader r = open_reader(model, "keep 16 by h2o; window 64: f16; absorb performer"),
+    struct reader r = open_reader(model, "keep 16 by h2o; window 64: f16; absorb less"),
                   other = open_reader(model, "keep 16 by h2o; window 64: f16");
     read_tokens(&full, tok), read_tokens(&r, tok), read_tokens(&other, tok);
     assert_true(lk_probe_state_share(full.probe, 0) == 0);

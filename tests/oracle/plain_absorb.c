@@ -1,5 +1,4 @@
-/* Sums of evicted rows (LESS, Eq. 1 to 6, and random features), in double precision. */
-#include "base/splitmix64.h"
+/* Sums of evicted rows (LESS, Eq. 1 to 6), in double precision. */
 #include "plain_cache.h"
 
 #include <math.h>
@@ -19,54 +18,13 @@ static void layer_of(const double *x, const float *w, int n_in, int n_out, doubl
     }
 }
 
-/* Random directions: independent normal vectors, made orthogonal, with their lengths kept. */
-static void draw_directions(double *w, int n, int d) {
-    uint64_t state = 1;
-    for (int r = 0; r < n; r++) {
-        double *row = w + r * d, length = 0, rest = 0;
-        for (int i = 0; i < d; i++) {
-            double u = (double)((lk_splitmix64_next(&state) >> 11) + 1) / 9007199254740992.0,
-                   v = (double)(lk_splitmix64_next(&state) >> 11) / 9007199254740992.0;
-            row[i] = sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
-            length += row[i] * row[i];
-        }
-        for (int o = 0; o < r; o++) {
-            double along = 0, square = 0;
-            for (int i = 0; i < d; i++) {
-                along += row[i] * w[o * d + i];
-                square += w[o * d + i] * w[o * d + i];
-            }
-            for (int i = 0; i < d; i++) row[i] -= along / square * w[o * d + i];
-        }
-        for (int i = 0; i < d; i++) rest += row[i] * row[i];
-        for (int i = 0; i < d; i++) row[i] *= sqrt(length / rest);
-    }
-}
-
 void plain_absorb_init(struct plain_cache *c) {
     const struct plain_model *m = c->set->model;
-    enum lk_absorb_kind kind = c->set->recipe->absorbs;
-    if (kind == LK_ABSORB_NOTHING) return;
-    c->n_feature = c->set->less ? c->set->less[0].n_feature : 8;
-    if (kind == LK_ABSORB_PERFORMER) {
-        c->random = malloc((size_t)c->n_feature * m->d_head * sizeof *c->random);
-        draw_directions(c->random, c->n_feature, m->d_head);
-    }
+    if (!c->set->recipe->absorbs) return;
+    c->n_feature = c->set->less[0].n_feature;
     for (int i = 0; i < m->n_layer; i++)
         c->layer[i].state = calloc((size_t)m->n_head_kv * c->n_feature * (m->d_head + 1),
                                    sizeof *c->layer[i].state);
-}
-
-/* exp(sqrt(scale) w.x - scale |x|^2 / 2) / sqrt(R), at most e^40 */
-static void random_features(const struct plain_cache *c, const double *x, double *out) {
-    int d = c->set->model->d_head;
-    double scale = c->set->model->attn_scale, square = 0;
-    for (int i = 0; i < d; i++) square += x[i] * x[i];
-    for (int r = 0; r < c->n_feature; r++) {
-        double dot = 0;
-        for (int i = 0; i < d; i++) dot += c->random[r * d + i] * x[i];
-        out[r] = exp(fmin(40, sqrt(scale) * dot - scale * square / 2 - log(c->n_feature) / 2));
-    }
 }
 
 void plain_absorb_row(struct plain_cache *c, int layer, int head, const double *k,
@@ -74,20 +32,16 @@ void plain_absorb_row(struct plain_cache *c, int layer, int head, const double *
     const struct plain_model *m = c->set->model;
     int d = m->d_head, n = c->n_feature;
     double psi[n], *state = c->layer[layer].state + (size_t)head * n * (d + 1);
-    if (c->random) {
-        random_features(c, k, psi);
-    } else {
-        const struct plain_less *l = &c->set->less[layer];
-        int which = head * l->n_psi / m->n_head_kv;
-        double hidden[l->n_hidden], u[n];
-        layer_of(k, l->psi_w1 + which * d * l->n_hidden, d, l->n_hidden, hidden);
-        layer_of(hidden, l->psi_w2 + which * l->n_hidden * n, l->n_hidden, n, u);
-        for (int r = 0; r < n; r++) u[r] *= fabs(l->psi_s1[which * n + r]);
-        for (int r = 0; r < n; r++) {
-            double mixed = 0;
-            for (int i = 0; i < n; i++) mixed += u[i] * l->psi_w3[(which * n + i) * n + r];
-            psi[r] = fabs(u[r] + mixed * l->psi_s2[which * n + r]);
-        }
+    const struct plain_less *l = &c->set->less[layer];
+    int which = head * l->n_psi / m->n_head_kv;
+    double hidden[l->n_hidden], u[n];
+    layer_of(k, l->psi_w1 + which * d * l->n_hidden, d, l->n_hidden, hidden);
+    layer_of(hidden, l->psi_w2 + which * l->n_hidden * n, l->n_hidden, n, u);
+    for (int r = 0; r < n; r++) u[r] *= fabs(l->psi_s1[which * n + r]);
+    for (int r = 0; r < n; r++) {
+        double mixed = 0;
+        for (int i = 0; i < n; i++) mixed += u[i] * l->psi_w3[(which * n + i) * n + r];
+        psi[r] = fabs(u[r] + mixed * l->psi_s2[which * n + r]);
     }
     for (int r = 0; r < n; r++) {
         for (int i = 0; i < d; i++) state[r * (d + 1) + i] += psi[r] * v[i];
@@ -101,17 +55,11 @@ void plain_absorb_attend(const struct plain_cache *c, int layer, int head, const
     if (!c->layer[layer].state) return;
     int d = m->d_head, n = c->n_feature, head_kv = head * m->n_head_kv / m->n_head;
     const double *state = c->layer[layer].state + (size_t)head_kv * n * (d + 1);
-    double phi[n], level = 0;
-    if (c->random) {
-        random_features(c, q, phi);
-    } else {
-        const struct plain_less *l = &c->set->less[layer];
-        int which = head * l->n_phi / m->n_head;
-        double hidden[l->n_hidden];
-        layer_of(q, l->phi_w1 + which * d * l->n_hidden, d, l->n_hidden, hidden);
-        layer_of(hidden, l->phi_w2 + which * l->n_hidden * n, l->n_hidden, n, phi);
-        level = l->phi_level[head];
-    }
+    const struct plain_less *l = &c->set->less[layer];
+    int which = head * l->n_phi / m->n_head;
+    double phi[n], hidden[l->n_hidden], level = l->phi_level[head];
+    layer_of(q, l->phi_w1 + which * d * l->n_hidden, d, l->n_hidden, hidden);
+    layer_of(hidden, l->phi_w2 + which * l->n_hidden * n, l->n_hidden, n, phi);
     for (int r = 0; r < n; r++) {
         double weight = fabs(phi[r]) * exp(level - max);
         *sum += weight * state[r * (d + 1) + d];

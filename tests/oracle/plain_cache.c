@@ -122,7 +122,6 @@ void plain_cache_free(struct plain_cache *c) {
         for (int k = 0; k < 4; k++) free(c->layer[i].kv[k / 2].sigma[k % 2].power);
         free(c->layer[i].state);
     }
-    free(c->random);
     free(c->layer);
     free(c);
 }

@@ -135,8 +135,7 @@ struct plain_cache {
     struct plain_setting *set;
     struct plain_layer_cache *layer;
     int n_tok;
-    int n_feature;  /* of the states; 0: none */
-    double *random; /* [n_feature][d_head] directions of `absorb performer` */
+    int n_feature; /* of the states; 0: none */
 };
 
 struct plain_row *plain_copy_row(const struct plain_cache *cache, const struct plain_row *from);

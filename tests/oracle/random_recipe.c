@@ -181,8 +181,7 @@ void random_recipe(struct random *r, const struct plain_model *m, struct random_
     int n_recent = random_int(r, body <= 1 && !residual, 2), n_sink = chance(r, 55);
     bool absorbs = plan.evicts && !m->alibi && m->n_swa == 0 && chance(r, 45);
     memset(out, 0, sizeof *out);
-    if (absorbs)
-        append(out->part[out->n++], MAX_PART, "absorb %s", chance(r, 60) ? "less" : "performer");
+    if (absorbs) append(out->part[out->n++], MAX_PART, "absorb less");
     for (int i = 0; i < n_recent + residual; i++) {
         char *text = out->part[out->n++];
         bool window = chance(r, 65);
@@ -271,7 +270,7 @@ void random_latent_recipe(struct random *r, const struct plain_model *m,
     random_codecs(r, &plan, newer, body, MAX_PART);
     if (window[0]) append(out->part[out->n++], MAX_PART, "%s", window);
     if (plan.evicts && !m->alibi && m->n_swa == 0 && chance(r, 40))
-        append(out->part[out->n++], MAX_PART, "absorb performer");
+        append(out->part[out->n++], MAX_PART, "absorb less");
     append(out->part[out->n++], MAX_PART, "eager");
 }
 
@@ -483,7 +482,7 @@ bool write_random_sidecar(const struct random_sidecar *s, const struct plain_mod
 /* ---- what a recipe has ---- */
 
 bool needs_sidecar(const struct lk_recipe *recipe) {
-    bool any = recipe->absorbs == LK_ABSORB_LESS;
+    bool any = recipe->absorbs;
     for (int i = 0; i < recipe->n_level; i++)
         any |= recipe->level[i].k.projection || recipe->level[i].v.projection;
     for (int i = 0; i < recipe->n_override; i++)

@@ -205,7 +205,7 @@ static void keep_limits_the_body(void **state) {
     lk_recipe_free(r);
     /* Some layers drop everything, or nothing, or choose differently. */
     r = parsed("body: none; layers 0: keep 50 by h2o: kivi4; layers 2: rot2; layers 0-1,3: keep "
-               "100% by newest: rot4; window 64: f16; absorb performer");
+               "100% by newest: rot4; window 64: f16; absorb less");
     lk_recipe_levels(r, 0, 9, spec);
     assert_true(spec[0].limit.percent == 100 && spec[0].k.bits == 4);
     lk_recipe_levels(r, 4, 9, spec);
@@ -561,8 +561,8 @@ static void errors_of_sizes_show_their_place(void **state) {
         {"keep 50 by tova(mean): f16", "column 17:", "h2o: mean; tova: apart"},
         {"keep 50 by h2o; body: rot3", "column 17:", "already a body"},
         {"keep 50 by h2o: rot4; residual 64: f16", "column 23:", "use 'window'"},
-        {"rot4; layers 0: keep 64 by h2o; absorb less; absorb performer",
-         "column 46:", "one kind of state"},
+        {"rot4; layers 0: keep 64 by h2o; absorb less; absorb less",
+         "column 46:", "there is already an 'absorb'"},
         {"body: rot4; layers 1: none", "column 20:", "needs a window"},
         {"rot4; read", "column 11:", "expected per cent of the tiles"},
         {"rot4; read 25", "column 12:", "expected per cent of the tiles"},
@@ -570,7 +570,7 @@ static void errors_of_sizes_show_their_place(void **state) {
         {"rot4; read 101%", "column 12:", "expected 0.1% to 100%"},
         {"read 5%; rot4; read 5%", "column 16:", "there is already a 'read'"},
         {"eager; rot4; eager", "column 14:", "there is already an 'eager'"},
-        {"body: rot4; absorb performer", "column 13:", "'absorb' needs evicted rows"},
+        {"body: rot4; absorb less", "column 13:", "'absorb' needs evicted rows"},
         {"all: none", "column 1:", "needs a window"},
         {"body: f16; window 64: none", "column 23:", "expected 'k=', 'v=' or a codec"},
         {"body: none; layers 3: rot2; window 64: f16", "column 20:", "the body is 'none'"},

@@ -20,7 +20,7 @@ static const char *const texts[] = {"best-1.9",
                                     "sink 4: f16; keep 40 by h2o: rot4; window 30: f16",
                                     "sink 4(shift): f16; body: none; window 60: f16",
                                     "keep 40 by tova: f16; window 16: f16; absorb less",
-                                    "sink 4: f16; body: none; window 60: f16; absorb performer",
+                                    "sink 4: f16; body: none; window 60: f16; absorb less",
                                     NULL};
 
 /* The i-th recipe as the only one of a server. */

@@ -156,14 +156,14 @@ static void check_evicted_rows(lk_model *model, const int32_t *tok, const char *
 
 static void test_evicted_rows(void **unused) {
     (void)unused;
-    lk_model *model = open_preset("llama", 0, 1);
+    lk_model *model = open_with_sidecar("llama", 0, 1, 5);
     int32_t tok[2 * N_CTX];
     random_tokens(tok, 2 * N_CTX, model, 23);
     for (int prompt = 0; prompt <= 40; prompt += 40) {
         check_evicted_rows(model, tok, "h2o", "keep 8 by h2o: f16; window 8: f16", prompt);
         check_evicted_rows(model, tok, "tova", "keep 15 by tova: f16; window 1: f16", prompt);
         check_evicted_rows(model, tok, "lambda",
-                           "sink 4: f16; body: none; window 12: f16; absorb performer", prompt);
+                           "sink 4: f16; body: none; window 12: f16; absorb less", prompt);
     }
     lk_model_free(model);
 }
