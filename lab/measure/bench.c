@@ -4,6 +4,7 @@
  *   deep     stands at the depth; moves from one depth to the next
  *   work     a copy of `deep` for each measurement, which moves it */
 #include "base/clock.h"
+#include "cluster/cluster.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_lab.h"
@@ -114,7 +115,7 @@ static lk_status time_prefill(struct bench *b, double *seconds, lk_err *err) {
 
 /* What the ranks of a cluster have exchanged so far; zeros without one. */
 static lk_cluster_stats count_exchanges(const struct bench *b) {
-    const struct lk_cluster *c = b->model->cluster;
+    const struct lk_cluster *c = lk_cluster_of(b->model->peers);
     return c ? lk_cluster_get_stats(c) : (lk_cluster_stats){0};
 }
 
@@ -185,7 +186,7 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->cache_bytes = stats.cache_bytes;
     out->bits_per_value = stats.bits_per_value;
     out->bits_with_sidecar = stats.bits_with_sidecar;
-    const struct lk_cluster *c = b->model->cluster;
+    const struct lk_cluster *c = lk_cluster_of(b->model->peers);
     out->n_rank = c ? c->ranks.n_rank : 1;
     out->max_rank_bytes =
         c ? lk_session_max_rank_bytes(depth > 0 ? b->deep : b->work) : stats.cache_bytes;

@@ -1,8 +1,6 @@
 /* Evaluation of tokens of one or several sessions in one pass over the weights. */
 #include "engine/batch.h"
 
-#include "base/buf.h"
-
 #include <string.h>
 
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {
@@ -121,7 +119,7 @@ static void finish_item(const struct lk_seq *seq) {
     size_t n = (size_t)seq->n_out * model->net->hp.n_vocab;
     s->n_logits = seq->n_out;
     if (!failed && n_stage > 1 &&
-        !lk_cluster_send_logits(model->cluster, n_stage, s->logits, s->logits, n))
+        !model->peers->logits(model->peers, n_stage, s->logits, s->logits, n))
         failed = LK_E_IO;
     if (!failed) {
         add_tokens(seq->item, seq->drafts);
@@ -129,7 +127,7 @@ static void finish_item(const struct lk_seq *seq) {
     }
     lk_session_drop_tokens(s);
     if (failed == LK_E_IO)
-        lk_cluster_fail_lost(&seq->item->err);
+        lk_fail_lost(&seq->item->err);
     else
         lk_fail(&seq->item->err, failed, "out of memory for the cache's next block");
 }
@@ -149,8 +147,7 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-/* Build the pass of the items without an error. */
-static lk_status build_pass(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_status status = lk_pass_reset(pass, n, err);
     for (size_t i = 0; status == LK_OK && i < n; i++) {
         if (item[i].err.code != LK_OK) continue;
@@ -160,35 +157,6 @@ static lk_status build_pass(struct lk_pass *pass, lk_batch_item *item, size_t n,
         seq->drafts = may_have_drafts(&item[i]);
     }
     return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
-}
-
-/* Build the pass on all ranks of a cluster, of the items that failed on none. status: of build_pass
- * on this rank. One exchange if nothing failed. */
-static lk_status agree_on_pass(struct lk_pass *pass, lk_batch_item *item, size_t n,
-                               lk_status status, lk_err *err) {
-    struct lk_cluster *c = pass->model->cluster;
-    bool ok = status == LK_OK;
-    for (size_t i = 0; i < n; i++) ok = ok && item[i].err.code == LK_OK;
-    if (lk_cluster_all(c, ok)) return LK_OK;
-    status = lk_cluster_agree(c, status, err);
-    if (status != LK_OK) return status;
-    for (size_t i = 0; i < n; i++) {
-        bool prepared = item[i].err.code == LK_OK;
-        lk_cluster_agree(c, item[i].err.code, &item[i].err);
-        if (prepared && item[i].err.code != LK_OK) lk_cache_trim(item[i].session->cache);
-    }
-    return lk_cluster_agree(c, build_pass(pass, item, n, err), err);
-}
-
-/* Mark sequences as failed if their nodes failed on another rank. */
-static void agree_on_nodes(struct lk_cluster *c, struct lk_seq *seq, size_t n) {
-    bool ok = true;
-    for (size_t i = 0; i < n; i++) ok = ok && !seq[i].failed;
-    if (lk_cluster_all(c, ok)) return;
-    for (size_t i = 0; i < n; i++) {
-        lk_err why = {0};
-        seq[i].failed = (int)lk_cluster_agree(c, (lk_status)seq[i].failed, &why);
-    }
 }
 
 /* On the last stage: give the sessions their logits [n_out][n_vocab]. */
@@ -206,7 +174,7 @@ static void take_logits(const struct lk_pass *pass) {
  * go to the next one. After a failure, LK_E_NOMEM or LK_E_IO, all ranks are lost. */
 static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
     const struct lk_stages *stages = &pass->model->net->stages;
-    struct lk_cluster *c = pass->model->cluster;
+    struct lk_peers *peers = pass->model->peers;
     struct lk_graph *g = &pass->graph;
     size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
     set_inputs(pass);
@@ -214,68 +182,46 @@ static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
         if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
             lk_recurrent_drafts_begin(pass->seq[i].session);
     if (stages->n > 1) lk_pass_count_rows(pass);
-    if (g->x_in && !lk_cluster_receive_previous(c, stages->n, g->x_in->data, n))
-        return lk_cluster_fail_lost(err);
+    if (g->x_in && !peers->receive(peers, stages->n, g->x_in->data, n)) return lk_fail_lost(err);
     lk_status status = lk_graph_run(g, pass->model, err);
     if (status != LK_OK) {
-        lk_cluster_abort(c, err->msg); /* the others wait for hidden states or partial attention */
+        if (peers) peers->abort(peers, err->msg); /* they wait for what this one sends */
         return status;
     }
-    if (g->x_out && !lk_cluster_send_next(c, stages->n, g->x_out->data, n))
-        return lk_cluster_fail_lost(err);
+    if (g->x_out && !peers->send(peers, stages->n, g->x_out->data, n)) return lk_fail_lost(err);
     take_logits(pass);
     return LK_OK;
 }
 
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
-    struct lk_cluster *c = pass->model->cluster;
+    struct lk_peers *peers = pass->model->peers;
     lk_err why = {0};
-    lk_status status = lk_cluster_check_led(c, &why);
-    if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
     for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
-    status = build_pass(pass, item, n, &why);
-    if (c) status = agree_on_pass(pass, item, n, status, &why);
+    lk_status status = lk_batch_build(pass, item, n, &why);
+    if (peers) status = peers->agree_on_items(peers, pass, item, n, status, &why);
     if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
     if (run_pass(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
-    if (c) agree_on_nodes(c, pass->seq, pass->n_seq);
+    if (peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
     for (size_t i = 0; i < pass->n_seq; i++) finish_item(&pass->seq[i]);
     return LK_OK;
 }
 
-/* The message of a batch: for each item a struct lk_op_item, then the tokens of all items. False
- * without memory. */
-static bool write_items(const lk_batch_item *item, size_t n, struct lk_buf *out) {
-    for (size_t i = 0; i < n; i++) {
-        const struct lk_op_item op = {item[i].session->number, (uint32_t)item[i].n_tok,
-                                      item[i].all};
-        lk_buf_append(out, (const char *)&op, sizeof op);
-    }
-    for (size_t i = 0; i < n; i++)
-        lk_buf_append(out, (const char *)item[i].tok, item[i].n_tok * sizeof *item[i].tok);
-    return !out->failed;
+static lk_status run_batch(struct lk_op *op, lk_err *err) {
+    return lk_eval_items(&op->batch->pass, op->item, op->n_item, err);
 }
 
 lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err) {
     struct lk_model *model = batch->pass.model;
-    struct lk_buf payload = {0};
-    lk_err why;
+    struct lk_op op = {.kind = LK_OP_BATCH_EVAL,
+                       .run = run_batch,
+                       .model = model,
+                       .batch = batch,
+                       .item = item,
+                       .n_item = n};
+    lk_err why = {0};
     for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
-    if (check_items(&batch->pass, item, n, &why) != LK_OK)
-        return fail_items(item, n, NOT_TOUCHED, &why, err);
-    if (!model->cluster) return lk_eval_items(&batch->pass, item, n, err);
-    lk_status status = LK_OK;
-    if (!write_items(item, n, &payload))
-        status = lk_fail(&why, LK_E_NOMEM, "out of memory for a batch of %zu sessions", n);
-    const struct lk_op_part part = {payload.at, payload.len};
-    if (status == LK_OK)
-        status = lk_cluster_lead(
-            model->cluster,
-            (struct lk_op){.kind = LK_OP_BATCH_EVAL, .model = model->number, .n = n}, &part, 1,
-            &why);
-    lk_buf_free(&payload);
-    if (status != LK_OK) return fail_items(item, n, NOT_TOUCHED, &why, err);
-    status = lk_eval_items(&batch->pass, item, n, err);
-    lk_cluster_done(model->cluster);
-    return status;
+    lk_status status = check_items(&batch->pass, item, n, &why);
+    if (status == LK_OK) status = lk_op_run(model->peers, &op, &why);
+    return status == LK_OK ? LK_OK : fail_items(item, n, NOT_TOUCHED, &why, err);
 }

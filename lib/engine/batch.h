@@ -13,4 +13,7 @@ struct lk_batch {
  * yet. */
 lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
 
+/* Build the pass of the items without an error. LK_E_NOMEM. */
+lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
+
 #endif

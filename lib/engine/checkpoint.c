@@ -82,7 +82,7 @@ static void make_room(struct lk_session *s, size_t n_tok) {
 void lk_checkpoints_fit_bytes(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     while (c->n > LK_CHECKPOINT_MIN &&
-           !lk_cluster_all(s->model->cluster, lk_checkpoints_held_bytes(s) <= c->max_bytes))
+           !lk_agree_all(s->model->peers, lk_checkpoints_held_bytes(s) <= c->max_bytes))
         drop(s, lk_checkpoints_least_useful(c->at, c->n, s->n_tok));
 }
 
@@ -127,7 +127,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     make_room(s, s->n_tok);
     struct lk_checkpoint *at = &c->at[c->n];
     bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at);
-    if (!lk_cluster_all(s->model->cluster, made)) { /* all ranks have the same checkpoints */
+    if (!lk_agree_all(s->model->peers, made)) { /* all ranks have the same checkpoints */
         if (made) lk_checkpoint_free(s, at);
         return;
     }
@@ -209,8 +209,8 @@ void lk_checkpoints_drop_planned(struct lk_session *s, int i) {
 void lk_checkpoints_open_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = c->n_planned - 1; i >= 0; i--)
-        if (!lk_cluster_all(s->model->cluster,
-                            lk_checkpoint_alloc(s, c->planned[i].n_tok, false, &c->planned[i])))
+        if (!lk_agree_all(s->model->peers,
+                          lk_checkpoint_alloc(s, c->planned[i].n_tok, false, &c->planned[i])))
             lk_checkpoints_drop_planned(s, i);
 }
 
@@ -220,7 +220,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
         struct lk_checkpoint at, *planned = &c->planned[i];
         bool made = lk_checkpoint_alloc(s, planned->n_tok, false, &at),
              ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache);
-        if (!lk_cluster_all(s->model->cluster, ok)) {
+        if (!lk_agree_all(s->model->peers, ok)) {
             if (made) lk_checkpoint_free(s, &at);
             continue;
         }
@@ -260,7 +260,7 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
         const struct lk_checkpoint *at = &source->at[i];
         struct lk_checkpoint *to = &c->at[c->n];
         bool made = make_checkpoint(s, at->n_tok, at->cache, at->logits, to);
-        if (!lk_cluster_all(s->model->cluster, made)) {
+        if (!lk_agree_all(s->model->peers, made)) {
             if (made) lk_checkpoint_free(s, to);
             continue;
         }

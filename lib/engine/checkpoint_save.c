@@ -28,15 +28,6 @@ static bool count_bytes(void *user, const void *data, size_t n) {
     return true;
 }
 
-/* The sum of a number of bytes over all ranks. */
-static uint64_t add_ranks(struct lk_cluster *c, uint64_t n, bool *ok) {
-    uint64_t all[LK_MAX_RANKS], sum = 0;
-    if (!c) return n;
-    *ok = lk_cluster_gather(c, &n, sizeof n, all) && *ok;
-    for (int i = 0; *ok && i < c->ranks.n_rank; i++) sum += all[i];
-    return sum;
-}
-
 static void write_checkpoint(const struct lk_session *s, const struct lk_checkpoint *at,
                              const struct lk_cache *later, struct lk_saving *saving) {
     uint64_t n_row = 0;
@@ -45,7 +36,8 @@ static void write_checkpoint(const struct lk_session *s, const struct lk_checkpo
         .n_tok = at->n_tok, .logits = at->logits ? logits_bytes(s) : 0, .states = states_bytes(s)};
     lk_cache_write_counts(at->cache, &(struct lk_writer){count_bytes, &head.counts});
     lk_cache_write_part(at->cache, later, &counting);
-    head.rows = add_ranks(s->model->cluster, n_row, &saving->ok);
+    struct lk_peers *peers = s->model->peers;
+    head.rows = peers ? peers->sum(peers, n_row, &saving->ok) : n_row;
     lk_saving_put(saving, 0, &head, sizeof head);
     lk_saving_put(saving, 0, at->logits, head.logits);
     lk_recurrent_write(s->model->net, at->states, saving);
@@ -174,14 +166,14 @@ static void choose_checkpoints(struct loading *l, const uint8_t *data, uint64_t 
 static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk_checkpoint *out,
                             bool *keep) {
     struct lk_session *s = l->session;
-    struct lk_cluster *c = s->model->cluster;
+    struct lk_peers *peers = s->model->peers;
     struct lk_saved_checkpoint head = {0};
     lk_restoring_get(l->from, &head, sizeof head);
     *keep = l->keep && head.n_tok == l->keep[l->n_keep - 1].n_tok;
-    if (c) lk_cluster_broadcast(c, keep, sizeof *keep);
+    if (peers) peers->broadcast(peers, keep, sizeof *keep);
     bool made = lk_checkpoint_alloc(s, head.n_tok, head.logits > 0, out);
     bool ok = made && lk_cache_copy(out->cache, later, NULL) == LK_OK;
-    if (lk_cluster_all(c, ok)) {
+    if (lk_agree_all(peers, ok)) {
         lk_restoring_get(l->from, out->logits, head.logits);
         lk_recurrent_restore(s->model->net, out->states, l->from);
         if (s->absorb) { /* what is not saved of them is constant */
@@ -191,7 +183,7 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
         }
         lk_restoring_get(l->from, l->counts, l->n_counts);
         ok = !l->from->lost && lk_cache_restore_part(out->cache, l->counts, l->from);
-        if (lk_cluster_all(c, ok && !l->from->lost)) return true;
+        if (lk_agree_all(peers, ok && !l->from->lost)) return true;
     }
     if (made) lk_checkpoint_free(s, out);
     return false;
@@ -221,20 +213,21 @@ static void load_chosen(struct loading *l) {
 }
 
 void lk_checkpoints_load(struct lk_session *s, struct lk_restoring *from) {
-    struct lk_cluster *c = s->model->cluster;
+    struct lk_peers *peers = s->model->peers;
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct loading l = {.session = s, .from = from};
     uint64_t n_counts = 0;
     if (from->n_left + from->n_piece == 0 || s->checkpoints.cap == 0) return;
     lk_cache_write_counts(s->cache, &(struct lk_writer){count_bytes, &n_counts});
     l.n_counts = n_counts;
-    size_t n_spare = c ? lk_cache_max_block_bytes(s->cache) : 0, n_room = l.n_counts + n_spare;
+    size_t n_spare = peers ? lk_cache_max_block_bytes(s->cache) : 0, n_room = l.n_counts + n_spare;
     uint8_t *room = lk_alloc(ledger, LK_FOR_OTHER, n_room);
-    if (!c) {
+    if (!peers) {
         if (room) choose_checkpoints(&l, (const uint8_t *)from->piece, from->n_piece);
-    } else if (lk_cluster_all(c, room != NULL)) {
-        if (c->ranks.rank == 0) choose_checkpoints(&l, (const uint8_t *)from->data, from->n_left);
-        lk_cluster_broadcast(c, &l.n_keep, sizeof l.n_keep);
+    } else if (lk_agree_all(peers, room != NULL)) {
+        if (peers->exchange->rank == 0)
+            choose_checkpoints(&l, (const uint8_t *)from->data, from->n_left);
+        peers->broadcast(peers, &l.n_keep, sizeof l.n_keep);
     }
     l.counts = room;
     from->spare = room + l.n_counts;

@@ -3,18 +3,17 @@
 
 #include "engine/batch.h"
 
-lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
-    lk_batch_item item = {.session = s, .tok = tok, .n_tok = n_tok, .all = all};
-    struct lk_op op = lk_session_op(s, LK_OP_EVAL);
-    op.n = n_tok;
-    op.flag = all;
-    const struct lk_op_part part = {tok, n_tok * sizeof *tok};
-    lk_status status = lk_cluster_lead(s->model->cluster, op, &part, 1, err);
-    if (status != LK_OK) return status;
-    status = lk_eval_items(&s->pass, &item, 1, err);
-    lk_cluster_done(s->model->cluster);
+static lk_status run_eval(struct lk_op *op, lk_err *err) {
+    lk_batch_item item = {.session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};
+    lk_status status = lk_eval_items(&op->session->pass, &item, 1, err);
     if (status != LK_OK || item.err.code == LK_OK) return status;
     return lk_fail(err, item.err.code, "%s", item.err.msg);
+}
+
+lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+    struct lk_op op = {
+        .kind = LK_OP_EVAL, .run = run_eval, .session = s, .tok = tok, .n = n_tok, .flag = all};
+    return lk_op_run(s->model->peers, &op, err);
 }
 
 /* Large chunks are faster; they are halved if memory runs out. */
@@ -30,10 +29,10 @@ lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_t
         }
         if (status != LK_OK) return status;
         uint64_t n_layer = s->cache->shape.n_layer;
-        if (!lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
-                               s->n_tok * n_layer, n_tok * n_layer))
-            return lk_cluster_agree(s->model->cluster,
-                                    lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"), err);
+        if (!lk_report(s->model->peers, s->opts.progress, s->opts.user, s->n_tok * n_layer,
+                       n_tok * n_layer))
+            return lk_agree(s->model->peers,
+                            lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"), err);
     }
     return LK_OK;
 }

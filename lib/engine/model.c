@@ -82,9 +82,8 @@ static lk_status open_net(struct lk_model *model, const char *path, const lk_mod
     return status;
 }
 
-/* lk_model_open of one stage of n_stage. */
-static lk_status open_model(lk_model **out, const char *path, const lk_model_opts *opts,
-                            int32_t stage, int32_t n_stage, lk_err *err) {
+lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_opts *opts,
+                             int32_t stage, int32_t n_stage, lk_err *err) {
     static const lk_model_opts defaults;
     if (!opts) opts = &defaults;
     if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
@@ -129,27 +128,12 @@ static lk_status open_model(lk_model **out, const char *path, const lk_model_opt
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
-    return open_model(out, path, opts, 0, 1, err);
+    return lk_model_open_part(out, path, opts, 0, 1, err);
 }
 
-lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_opts *opts,
-                              int32_t stage, int32_t n_stage, lk_err *err) {
-    if (!opts || !opts->header_only)
-        return lk_fail(err, LK_E_ARG,
-                       "one stage alone can be planned only: open it with header_only");
-    if (n_stage < 1 || stage < 0 || stage >= n_stage)
-        return lk_fail(err, LK_E_ARG, "stage %d of %d does not exist; stages count from 0", stage,
-                       n_stage);
-    return open_model(out, path, opts, stage, n_stage, err);
-}
-
-void lk_model_free(lk_model *model) {
-    if (!model) return;
-    struct lk_cluster *cluster = model->cluster;
-    bool led =
-        lk_cluster_lead(cluster, (struct lk_op){.kind = LK_OP_MODEL_FREE, .model = model->number},
-                        NULL, 0, NULL) == LK_OK;
-    if (cluster) lk_handles_remove(&cluster->models, model);
+static lk_status free_model(struct lk_op *op, lk_err *err) {
+    struct lk_model *model = op->model;
+    (void)err;
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
@@ -159,122 +143,16 @@ void lk_model_free(lk_model *model) {
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
-    lk_release(&model->ledger, LK_FOR_OTHER, model->rank,
-               model->rank ? (size_t)cluster->ranks.n_rank * sizeof *model->rank : 0);
+    lk_release(&model->ledger, LK_FOR_OTHER, model->rank, model->rank_bytes);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
-    if (led) lk_cluster_done(cluster);
+    return LK_OK;
 }
 
-/* ---- on the ranks of a cluster ---- */
-
-/* What must be the same on all ranks, besides the version. */
-struct model_facts {
-    uint64_t fingerprint, identity, sidecar;
-    int32_t n_ctx_rope, n_cached;
-};
-
-/* Rank 0's model must be this one. */
-static lk_status check_same_model(const struct lk_model *model, struct lk_cluster *cluster,
-                                  lk_err *err) {
-    struct model_facts own, first;
-    memset(&own, 0, sizeof own); /* with the padding */
-    own.fingerprint = model->net->fingerprint;
-    own.identity = model->net->identity;
-    own.sidecar = model->sidecar ? model->sidecar->fingerprint : 0;
-    own.n_ctx_rope = model->net->hp.n_ctx_rope;
-    own.n_cached = lk_hparams_cached(&model->net->hp);
-    first = own;
-    if (!lk_cluster_broadcast(cluster, &first, sizeof first)) return lk_cluster_fail_lost(err);
-    if (memcmp(&first, &own, sizeof own) == 0) return LK_OK;
-    return lk_fail(err, LK_E_FORMAT,
-                   "the model or the sidecar differs from that of rank 0; copy the same files to "
-                   "all machines");
-}
-
-static lk_rank_weights own_weights(const struct lk_model *model) {
-    const struct lk_net *net = model->net;
-    const struct lk_stages *s = &net->stages;
-    lk_rank_weights own;
-    memset(&own, 0, sizeof own); /* with the padding */
-    own.stage = s->own;
-    own.n_stage = s->n;
-    own.first_layer = s->first[s->own];
-    own.n_layer = s->first[s->own + 1] - s->first[s->own];
-    own.weight_bytes = net->matrix_bytes;
-    own.table_bytes = net->table_bytes;
-    return own;
-}
-
-bool lk_model_get_rank(const lk_model *model, int32_t rank, lk_rank_weights *out) {
-    int32_t n_rank = model->cluster ? model->cluster->ranks.n_rank : 1;
-    if (rank < 0 || rank >= n_rank) return false;
-    *out = model->rank ? model->rank[rank] : own_weights(model);
-    return true;
-}
-
-/* Give the model a number, and the weights of all ranks. */
-static lk_status enter_model(struct lk_model *model, struct lk_cluster *cluster, lk_err *err) {
-    model->number = lk_handles_add(cluster, &cluster->models, model);
-    model->rank =
-        lk_alloc(&model->ledger, LK_FOR_OTHER, (size_t)cluster->ranks.n_rank * sizeof *model->rank);
-    if (model->number >= 0 && model->rank) return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
-}
-
-/* lk_model_open_cluster on this rank. */
-static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_opts *opts,
-                              struct lk_cluster *cluster, lk_err *err) {
-    lk_err why = {0};
-    lk_model *model = NULL;
-    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
-            stage = cluster->ranks.rank / lk_cluster_shards(cluster, n_stage);
-    lk_status status = open_model(&model, path, opts, stage, n_stage, &why);
-    status = lk_cluster_agree(cluster, status, &why);
-    if (status == LK_OK) {
-        status = check_same_model(model, cluster, &why);
-        if (status == LK_OK) status = enter_model(model, cluster, &why);
-        status = lk_cluster_agree(cluster, status, &why);
-    }
-    if (model) model->cluster = cluster;
-    lk_rank_weights own = {0};
-    if (status == LK_OK) own = own_weights(model);
-    if (status == LK_OK && !lk_cluster_gather(cluster, &own, sizeof own, model->rank))
-        status = lk_cluster_fail_lost(&why);
-    if (status == LK_OK) {
-        *out = model;
-        return LK_OK;
-    }
-    lk_handles_remove(&cluster->models, model);
-    lk_model_free(model);
-    return lk_fail(err, status, "%s", why.msg);
-}
-
-lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model_opts *opts,
-                                lk_cluster *cluster, lk_err *err) {
-    static const lk_model_opts defaults;
-    if (!opts) opts = &defaults;
-    if (opts->header_only)
-        return lk_fail(err, LK_E_ARG,
-                       "a cluster needs the model's weights; open it without header_only");
-    const char *kernels = opts->kernels ? opts->kernels : "",
-               *sidecar = opts->sidecar ? opts->sidecar : "";
-    const struct lk_op_model op = {.n_threads = opts->n_threads,
-                                   .weights = opts->weights,
-                                   .n_ctx = opts->n_ctx,
-                                   .n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
-                                   .no_mmap = opts->no_mmap,
-                                   .no_repack = opts->no_repack};
-    const struct lk_op_part part[] = {{&op, sizeof op},
-                                      {path, strlen(path) + 1},
-                                      {kernels, strlen(kernels) + 1},
-                                      {sidecar, strlen(sidecar) + 1}};
-    lk_status status =
-        lk_cluster_lead(cluster, (struct lk_op){.kind = LK_OP_MODEL_OPEN}, part, 4, err);
-    if (status != LK_OK) return status;
-    status = open_on_rank(out, path, opts, cluster, err);
-    lk_cluster_done(cluster);
-    return status;
+void lk_model_free(lk_model *model) {
+    if (!model) return;
+    lk_op_run(model->peers,
+              &(struct lk_op){.kind = LK_OP_MODEL_FREE, .run = free_model, .model = model}, NULL);
 }
 
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
@@ -361,12 +239,6 @@ uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_re
     return (reads ? model->sidecar->bytes + latents : 0) + model->net->adapter_bytes;
 }
 
-static struct lk_shard model_shard(const struct lk_model *model) {
-    if (!model->cluster) return (struct lk_shard){0};
-    int n = lk_cluster_shards(model->cluster, model->net->stages.n);
-    return (struct lk_shard){model->cluster->ranks.rank % n, n};
-}
-
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
     const struct lk_hparams *hp = &model->net->hp;
     return (struct lk_cache_shape){
@@ -383,7 +255,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .rope = model->rope,
         .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
-        .shard = model_shard(model),
+        .shard = model->shard,
         .stage = model->net->stages.own,
         .n_stage = model->net->stages.n,
         .stage_first = model->net->stages.cached,

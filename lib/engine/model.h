@@ -5,7 +5,7 @@
 
 #include "cache/cache.h"
 #include "cache/latent_levels.h"
-#include "engine/cluster.h"
+#include "engine/operation.h"
 #include "kernels/kernels.h"
 #include "model/net.h"
 #include "sidecar/sidecar.h"
@@ -32,10 +32,16 @@ struct lk_model {
     struct ggml_threadpool *pool; /* under lock */
     uint8_t *work;                /* [work_size] ggml's scratch memory; under lock */
     size_t work_size;
-    struct lk_cluster *cluster; /* of ranks that open the same model; NULL: this process alone */
-    int32_t number;             /* of the model in the cluster */
-    lk_rank_weights *rank;      /* [n_rank] of the cluster */
+    struct lk_peers *peers; /* that open the same model; NULL: this process alone */
+    struct lk_shard shard;  /* the rows that this process holds of its layers */
+    int32_t number;         /* of the model in its cluster */
+    lk_rank_weights *rank;  /* what each process has, if there are several; lib/cluster */
+    size_t rank_bytes;
 };
+
+/* lk_model_open of one stage of n_stage (model/stages.h). */
+lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_opts *opts,
+                             int32_t stage, int32_t n_stage, lk_err *err);
 
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);

@@ -287,9 +287,9 @@ static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     (void)dst, (void)nth;
     size_t n = joined_before(job, pass->n_seq) * sizeof *pass->joined;
     if (ith != 0 || n == 0) return;
-    struct lk_cluster *c = pass->model->cluster;
-    if (lk_cluster_check_led(c, NULL) == LK_OK &&
-        lk_cluster_gather_stage(c, pass->model->net->stages.n, pass->joined, n, pass->gathered))
+    struct lk_peers *peers = pass->model->peers;
+    if (lk_check_alone(peers, NULL) == LK_OK &&
+        peers->gather(peers, pass->model->net->stages.n, pass->joined, n, pass->gathered))
         return;
     for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
 }

@@ -1,14 +1,14 @@
 /* Predicted memory of a session, by the block arithmetic of the cache itself, without running. */
+#include "engine/plan.h"
+
 #include "attention/latents.h"
 #include "engine/absorb.h"
-#include "engine/cluster.h"
 #include "engine/model.h"
 #include "engine/pass.h"
 #include "engine/prefill.h"
 #include "engine/recurrent.h"
 #include "model/blocks.h"
 #include "model/experts.h"
-#include "recipe/recipe_check.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
 static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes,
@@ -22,10 +22,8 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
     return lk_absorb_estimate(model->sidecar, model->net->hp.n_head, bytes, err);
 }
 
-/* The plan of one of the ranks that divide a session's rows as `shard` says. */
-static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
-                           const lk_session_opts *opts, struct lk_shard shard, lk_plan *out,
-                           lk_err *err) {
+lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
+                       struct lk_shard shard, lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     int32_t n_ctx = opts && opts->n_ctx ? opts->n_ctx : hp->n_ctx_train;
     if (n_ctx < 1 || n_ctx > LK_MAX_CTX)
@@ -80,66 +78,7 @@ static lk_status make_plan(const lk_model *model, const lk_recipe *recipe,
 
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err) {
-    return make_plan(model, recipe, opts, lk_model_cache_shape(model).shard, out, err);
-}
-
-/* Can n_rank ranks divide a session of the model, in its stages? */
-static lk_status check_ranks(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
-                             lk_err *err) {
-    int32_t n_stage = model->net->stages.n;
-    if (n_rank < 1 || n_rank > LK_MAX_RANKS || n_rank % n_stage)
-        return lk_fail(
-            err, LK_E_ARG,
-            "the number of ranks is %d; it must be 1 to %d, and a multiple of the number of "
-            "stages, %d",
-            n_rank, LK_MAX_RANKS, n_stage);
-    lk_features features = lk_recipe_features(recipe);
-    if (n_rank > n_stage) features |= lk_feature_bit(LK_FEATURE_RANKS);
-    if (n_stage > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
-    const struct lk_combination_rule *rule = n_rank > 1 ? lk_combination_check(features) : NULL;
-    return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
-}
-
-lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
-                             const lk_session_opts *opts, int32_t n_rank, lk_plan *out,
-                             lk_err *err) {
-    lk_status status = check_ranks(model, recipe, n_rank, err);
-    if (status != LK_OK) return status;
-    int32_t n_shard = n_rank / model->net->stages.n;
-    return make_plan(model, recipe, opts, (struct lk_shard){0, n_shard}, out, err);
-}
-
-lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
-                            lk_cluster_stats *out, lk_err *err) {
-    const struct lk_hparams *hp = &model->net->hp;
-    struct lk_cache_shape shape = lk_model_cache_shape(model);
-    struct lk_ledger ledger = {0};
-    struct lk_cache *cache = NULL;
-    uint64_t bytes = 0, others = (uint64_t)n_rank - 1;
-    lk_status status = check_ranks(model, recipe, n_rank, err);
-    if (status == LK_OK && model->net->stages.n > 1)
-        status = lk_fail(err, LK_E_UNSUPPORTED,
-                         "exchanges between stages are not planned; use one stage");
-    shape.shard = (struct lk_shard){0, n_rank};
-    if (status == LK_OK) status = lk_cache_alloc(&cache, recipe, &shape, &ledger, err);
-    if (status != LK_OK) return status;
-    *out = (lk_cluster_stats){.n_exchange = n_rank > 1 ? LK_EVAL_EXCHANGES : 0};
-    for (int layer = 0; n_rank > 1 && layer < hp->n_layer; layer++) {
-        const struct lk_kv *kv = cache->kv[hp->index[layer]];
-        if (hp->is_recurrent[layer] || kv[LK_K].shard.n_rank <= 1) continue;
-        out->n_exchange++;
-        bytes += sizeof(float) * (uint64_t)hp->n_head *
-                 lk_attn_joined_floats(lk_hparams_heads(hp, layer).d, lk_attn_v_rank(&kv[LK_V]));
-    }
-    out->bytes = out->bytes_sent = bytes * others;
-    lk_cache_free(cache);
-    return LK_OK;
-}
-
-uint64_t lk_plan_max_rank_tokens(uint64_t n_tok, int32_t n_rank) {
-    uint64_t stripes = n_tok / LK_STRIPE, n = (uint64_t)n_rank;
-    if (n_rank <= 1) return n_tok;
-    return stripes / n * LK_STRIPE + (stripes % n ? LK_STRIPE : n_tok % LK_STRIPE);
+    return lk_plan_part(model, recipe, opts, model->shard, out, err);
 }
 
 uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session) {

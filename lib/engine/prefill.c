@@ -143,27 +143,25 @@ static void keep_state(struct lk_prefill *p, int layer, size_t n_tok) {
  * stage. */
 static lk_status pass_on(struct lk_prefill *p, int layer, size_t first, lk_err *err) {
     const struct lk_stages *s = &p->net->stages;
-    struct lk_cluster *c = p->s->model->cluster;
+    struct lk_peers *peers = p->s->model->peers;
     size_t n_embd = p->net->hp.n_embd, n = (p->n_tok - first) * n_embd;
     float *x = p->x + first * n_embd;
     bool ok = true;
-    if (layer + 1 == s->first[s->own] && s->own > 0)
-        ok = lk_cluster_receive_previous(c, s->n, x, n);
+    if (layer + 1 == s->first[s->own] && s->own > 0) ok = peers->receive(peers, s->n, x, n);
     if (layer + 1 == s->first[s->own + 1] && !lk_stages_is_last(s))
-        ok = lk_cluster_send_next(c, s->n, x, n);
-    return ok ? LK_OK : lk_cluster_fail_lost(err);
+        ok = peers->send(peers, s->n, x, n);
+    return ok ? LK_OK : lk_fail_lost(err);
 }
 
 /* Give all sessions the logits. Of several stages, the last one has computed them, and rank 0 gets
  * them. */
 static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
-    struct lk_cluster *c = p->s->model->cluster;
+    struct lk_peers *peers = p->s->model->peers;
     size_t n = (size_t)p->net->hp.n_vocab;
     int n_stage = p->net->stages.n;
     const float *from = p->graph.logits ? p->graph.logits->data : NULL;
     float *first = p->session[0]->logits;
-    if (n_stage > 1 && !lk_cluster_send_logits(c, n_stage, from, first, n))
-        return lk_cluster_fail_lost(err);
+    if (n_stage > 1 && !peers->logits(peers, n_stage, from, first, n)) return lk_fail_lost(err);
     for (size_t i = 0; i < p->n_session; i++)
         if (n_stage == 1 || i > 0)
             memcpy(p->session[i]->logits, n_stage == 1 ? from : first, n * sizeof *from);
@@ -191,14 +189,13 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
             status = lk_prefill_run_chunk(p, layer, at, n, here, err);
             if (status == LK_OK && is_recurrent && held) keep_state(p, layer, at + n);
             if (status == LK_OK &&
-                !lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
-                                   (uint64_t)layer * p->n_tok + at + n,
-                                   (uint64_t)n_layer * p->n_tok))
+                !lk_report(s->model->peers, s->opts.progress, s->opts.user,
+                           (uint64_t)layer * p->n_tok + at + n, (uint64_t)n_layer * p->n_tok))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
         if (status == LK_OK && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
     }
-    if (status == LK_OK) status = lk_cluster_agree(s->model->cluster, here, err);
+    if (status == LK_OK) status = lk_agree(s->model->peers, here, err);
     return status == LK_OK && !p->embeds ? take_logits(p, err) : status;
 }
 
@@ -215,7 +212,7 @@ static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {
     for (size_t at = 0; status == LK_OK && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
-    status = lk_cluster_agree(p->s->model->cluster, status, err);
+    status = lk_agree(p->s->model->peers, status, err);
     return status == LK_OK ? run_layers(p, err) : status;
 }
 
@@ -252,7 +249,7 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
-    lk_status status = lk_cluster_check_led(s->model->cluster, err);
+    lk_status status = lk_check_alone(s->model->peers, err);
     if (status == LK_OK) status = lk_session_check_text(s, tok, n_tok, err);
     if (status != LK_OK) return status;
     lk_session_drop_tokens(s);
@@ -279,7 +276,6 @@ static bool selects_rows(const struct lk_session *s) {
     return false;
 }
 
-/* lk_prefill_all on this rank. */
 static lk_status prefill_sessions(struct lk_session *const *session, size_t n, const int32_t *tok,
                                   size_t n_tok, lk_err *err) {
     struct lk_ledger *ledger = &session[0]->ledger;
@@ -297,7 +293,7 @@ static lk_status prefill_sessions(struct lk_session *const *session, size_t n, c
     size_t n_group = 0;
     if (status == LK_OK && !group)
         status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
-    status = lk_cluster_agree(session[0]->model->cluster, status, err);
+    status = lk_agree(session[0]->model->peers, status, err);
     for (size_t i = 0; status == LK_OK && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) status = prefill_group(group, n_group, tok, n_tok, err);
@@ -315,22 +311,18 @@ static lk_status prefill_sessions(struct lk_session *const *session, size_t n, c
     return status;
 }
 
+static lk_status run_op(struct lk_op *op, lk_err *err) {
+    return prefill_sessions(op->sessions, op->n_session, op->tok, op->n, err);
+}
+
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err) {
-    struct lk_cluster *c = session[0]->model->cluster;
-    struct lk_op op = lk_session_op(session[0], LK_OP_PREFILL);
-    struct lk_op_part part[2] = {{tok, n_tok * sizeof *tok}};
-    int32_t *number = c ? lk_alloc(&c->ledger, LK_FOR_OTHER, n * sizeof *number) : NULL;
-    lk_err why = {0};
-    if (c && !number) return lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
-    for (size_t i = 0; c && i < n; i++) number[i] = session[i]->number;
-    part[1] = (struct lk_op_part){number, c ? n * sizeof *number : 0};
-    op.n = n_tok;
-    lk_status status = lk_cluster_lead(c, op, part, 2, &why);
-    if (status == LK_OK) {
-        status = prefill_sessions(session, n, tok, n_tok, &why);
-        lk_cluster_done(c);
-    }
-    if (c) lk_release(&c->ledger, LK_FOR_OTHER, number, n * sizeof *number);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    struct lk_op op = {.kind = LK_OP_PREFILL,
+                       .run = run_op,
+                       .session = session[0],
+                       .sessions = session,
+                       .n_session = n,
+                       .tok = tok,
+                       .n = n_tok};
+    return lk_op_run(session[0]->model->peers, &op, err);
 }

@@ -166,21 +166,21 @@ lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_
     bool held = lk_stages_holds(&p->net->stages, layer);
     lk_status status = before;
     if (status == LK_OK && held) status = build_chunk(p, layer, at, n, err);
-    if (status == LK_OK && held && p->s->model->cluster)
+    if (status == LK_OK && held && p->s->model->peers)
         status = lk_graph_reserve_work(&p->graph, p->s->model, err);
-    status = lk_cluster_agree(p->s->model->cluster, status, err);
+    status = lk_agree(p->s->model->peers, status, err);
     if (status != LK_OK || !held) return status;
     struct lk_graph *g = &p->graph;
-    struct lk_cluster *c = p->s->model->cluster;
+    struct lk_peers *peers = p->s->model->peers;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
     if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
         memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     status = lk_graph_run(g, p->s->model, err);
-    if (status != LK_OK) lk_cluster_abort(c, err->msg); /* the others wait for partial attention */
-    if (status == LK_OK && c && p->s->pass.seq[0].failed == LK_E_IO)
-        status = lk_cluster_fail_lost(err);
+    if (status != LK_OK && peers) /* the others wait for partial attention */
+        peers->abort(peers, err->msg);
+    if (status == LK_OK && peers && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
     if (status == LK_OK && g->x_out)
         memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
@@ -191,11 +191,11 @@ lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
         status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index, (int64_t)p->n_tok, err);
-    status = lk_cluster_agree(p->s->model->cluster, status, err);
+    status = lk_agree(p->s->model->peers, status, err);
     for (int i = c->n_planned - 1; status == LK_OK && i >= 0; i--) {
         bool ok = lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
                                       (int64_t)c->planned[i].n_tok);
-        if (!lk_cluster_all(p->s->model->cluster, ok)) lk_checkpoints_drop_planned(p->s, i);
+        if (!lk_agree_all(p->s->model->peers, ok)) lk_checkpoints_drop_planned(p->s, i);
     }
     return status;
 }

@@ -94,7 +94,6 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
                            : lk_fail(err, status, "no memory for the cache of layer %d", layer);
 }
 
-/* lk_repeat_rows on this rank. */
 static lk_status repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
                              lk_err *err) {
     if (source->n_tok == 0) return lk_fail(err, LK_E_ARG, "the source session has no rows");
@@ -107,12 +106,12 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
     float *rows = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
     lk_status status = rows ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     uint64_t n_layer = s->cache->shape.n_layer;
-    status = lk_cluster_agree(s->model->cluster, status, err);
+    status = lk_agree(s->model->peers, status, err);
     for (uint64_t layer = 0; status == LK_OK && layer < n_layer; layer++) {
         status = repeat_layer(s, source, (int)layer, n_tok, rows, err);
-        status = lk_cluster_agree(s->model->cluster, status, err);
-        if (status == LK_OK && !lk_cluster_report(s->model->cluster, s->opts.progress, s->opts.user,
-                                                  (layer + 1) * n_tok, n_layer * n_tok))
+        status = lk_agree(s->model->peers, status, err);
+        if (status == LK_OK && !lk_report(s->model->peers, s->opts.progress, s->opts.user,
+                                          (layer + 1) * n_tok, n_layer * n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled while repeating rows");
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows, size);
@@ -129,15 +128,16 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
     return LK_OK;
 }
 
+static lk_status run_repeat(struct lk_op *op, lk_err *err) {
+    return repeat_rows(op->session, op->other, op->n, err);
+}
+
 lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
                          lk_err *err) {
-    struct lk_op op = lk_session_op(s, LK_OP_REPEAT);
-    lk_err why = {0};
-    op.other = source->number;
-    op.n = n_tok;
-    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
-    if (status != LK_OK) return status;
-    status = repeat_rows(s, source, n_tok, &why);
-    lk_cluster_done(s->model->cluster);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    struct lk_op op = {.kind = LK_OP_REPEAT,
+                       .run = run_repeat,
+                       .session = s,
+                       .other = (struct lk_session *)source, /* is only read */
+                       .n = n_tok};
+    return lk_op_run(s->model->peers, &op, err);
 }

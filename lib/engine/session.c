@@ -82,7 +82,6 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     return LK_OK;
 }
 
-/* lk_session_new on this rank. */
 static lk_status create_session(lk_session **out, lk_model *model, const lk_recipe *recipe,
                                 const lk_session_opts *opts, bool whole, lk_err *err) {
     struct lk_session *s = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *s);
@@ -93,10 +92,6 @@ static lk_status create_session(lk_session **out, lk_model *model, const lk_reci
     s->ledger.limit = s->opts.max_bytes;
     s->ledger.common = &model->ledger;
     lk_status status = init_session(s, whole, err);
-    if (status == LK_OK && model->cluster) {
-        s->number = lk_handles_add(model->cluster, &model->cluster->sessions, s);
-        if (s->number < 0) status = lk_fail(err, LK_E_NOMEM, "out of memory for a session");
-    }
     if (status == LK_OK)
         *out = s;
     else
@@ -104,33 +99,28 @@ static lk_status create_session(lk_session **out, lk_model *model, const lk_reci
     return status;
 }
 
+static lk_status run_new(struct lk_op *op, lk_err *err) {
+    return create_session(op->created, op->model, op->recipe, op->opts, op->flag, err);
+}
+
 lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_recipe *recipe,
                                   const lk_session_opts *opts, bool whole, lk_err *err) {
     static const lk_session_opts defaults;
-    if (!opts) opts = &defaults;
-    lk_err why = {0};
     lk_session *s = NULL;
-    const struct lk_op_session op = {.n_ctx = opts->n_ctx,
-                                     .n_checkpoint = opts->n_checkpoint,
-                                     .max_bytes = opts->max_bytes,
-                                     .checkpoint_bytes = opts->checkpoint_bytes,
-                                     .chunked_prefill = opts->chunked_prefill,
-                                     .whole = whole,
-                                     .reports = opts->progress != NULL};
-    const struct lk_op_part part[] = {{&op, sizeof op},
-                                      {lk_recipe_text(recipe), strlen(lk_recipe_text(recipe)) + 1}};
-    lk_status status = lk_cluster_lead(
-        model->cluster, (struct lk_op){.kind = LK_OP_SESSION_NEW, .model = model->number}, part, 2,
-        err);
-    if (status != LK_OK) return status;
-    status = create_session(&s, model, recipe, opts, whole, &why);
-    status = lk_cluster_agree(model->cluster, status, &why);
+    lk_status status = lk_op_run(model->peers,
+                                 &(struct lk_op){.kind = LK_OP_SESSION_NEW,
+                                                 .run = run_new,
+                                                 .model = model,
+                                                 .recipe = recipe,
+                                                 .opts = opts ? opts : &defaults,
+                                                 .flag = whole,
+                                                 .created = &s},
+                                 err);
     if (status == LK_OK)
         *out = s;
     else
         lk_session_free(s);
-    lk_cluster_done(model->cluster);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    return status;
 }
 
 lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
@@ -138,12 +128,9 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
     return lk_session_new_on_ranks(out, model, recipe, opts, false, err);
 }
 
-void lk_session_free(lk_session *s) {
-    if (!s) return;
-    struct lk_cluster *cluster = s->model->cluster;
-    bool led =
-        lk_cluster_lead(cluster, lk_session_op(s, LK_OP_SESSION_FREE), NULL, 0, NULL) == LK_OK;
-    if (cluster) lk_handles_remove(&cluster->sessions, s);
+static lk_status run_free(struct lk_op *op, lk_err *err) {
+    struct lk_session *s = op->session;
+    (void)err;
     lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
@@ -156,32 +143,38 @@ void lk_session_free(lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->read_scratch, read_scratch_bytes(s));
     lk_release(&s->ledger, LK_FOR_OTHER, s->read_count, s->model->n_thread * sizeof *s->read_count);
     lk_release(&s->model->ledger, LK_FOR_OTHER, s, sizeof *s);
-    if (led) lk_cluster_done(cluster);
+    return LK_OK;
+}
+
+void lk_session_free(lk_session *s) {
+    struct lk_op op = {.kind = LK_OP_SESSION_FREE, .run = run_free, .session = s};
+    if (s) lk_op_run(s->model->peers, &op, NULL);
 }
 
 /* ---- evaluation ---- */
 
+static lk_status run_reserve(struct lk_op *op, lk_err *err) {
+    size_t left = op->session->opts.n_ctx - op->session->n_tok;
+    return lk_cache_reserve(op->session->cache, op->n < left ? op->n : left, err);
+}
+
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
-    struct lk_op op = lk_session_op(s, LK_OP_RESERVE);
-    lk_err why = {0};
-    op.n = n_tok;
-    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
-    if (status != LK_OK) return status;
-    size_t left = s->opts.n_ctx - s->n_tok;
-    status = lk_cache_reserve(s->cache, n_tok < left ? n_tok : left, &why);
-    status = lk_cluster_agree(s->model->cluster, status, &why);
-    lk_cluster_done(s->model->cluster);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    struct lk_op op = {.kind = LK_OP_RESERVE, .run = run_reserve, .session = s, .n = n_tok};
+    return lk_op_run(s->model->peers, &op, err);
 }
 
 void lk_session_cancel(lk_session *s) { atomic_store(&s->cancelled, 1); }
 
+static lk_status run_clear(struct lk_op *op, lk_err *err) {
+    (void)err;
+    lk_session_drop_tokens(op->session);
+    atomic_store(&op->session->cancelled, 0);
+    return LK_OK;
+}
+
 void lk_session_clear(lk_session *s) {
-    bool led =
-        lk_cluster_lead(s->model->cluster, lk_session_op(s, LK_OP_CLEAR), NULL, 0, NULL) == LK_OK;
-    lk_session_drop_tokens(s);
-    atomic_store(&s->cancelled, 0);
-    if (led) lk_cluster_done(s->model->cluster);
+    struct lk_op op = {.kind = LK_OP_CLEAR, .run = run_clear, .session = s};
+    lk_op_run(s->model->peers, &op, NULL);
 }
 
 /* ---- reuse of a common prefix ---- */
@@ -220,7 +213,7 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
         lk_err why = {0};
         lk_status status = lk_session_reserve_logits(s, 1, &why);
         if (status == LK_OK) status = lk_checkpoints_restore(s, checkpoint, &why);
-        status = lk_cluster_agree(s->model->cluster, status, &why);
+        status = lk_agree(s->model->peers, status, &why);
         if (status != LK_OK) {
             lk_session_drop_tokens(s);
             lk_fail(err, status, "%s", why.msg);
@@ -253,7 +246,6 @@ static lk_status extend_by_parts(struct lk_session *s, const int32_t *tok, size_
     return status == LK_OK ? lk_session_extend(s, tok, n_tok, err) : status;
 }
 
-/* lk_session_sync_marked on this rank. */
 static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, const size_t *mark,
                              size_t n_mark, size_t *n_reused, lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
@@ -276,16 +268,21 @@ static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, co
     return LK_OK;
 }
 
+static lk_status run_sync(struct lk_op *op, lk_err *err) {
+    return sync_tokens(op->session, op->tok, op->n, op->mark, op->n_mark, op->n_reused, err);
+}
+
 lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok,
                                  const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err) {
-    struct lk_op op = lk_session_op(s, LK_OP_SYNC);
-    const struct lk_op_part part[] = {{tok, n_tok * sizeof *tok}, {mark, n_mark * sizeof *mark}};
-    op.n = n_tok;
-    lk_status status = lk_cluster_lead(s->model->cluster, op, part, 2, err);
-    if (status != LK_OK) return status;
-    status = sync_tokens(s, tok, n_tok, mark, n_mark, n_reused, err);
-    lk_cluster_done(s->model->cluster);
-    return status;
+    struct lk_op op = {.kind = LK_OP_SYNC,
+                       .run = run_sync,
+                       .session = s,
+                       .tok = tok,
+                       .n = n_tok,
+                       .mark = mark,
+                       .n_mark = n_mark,
+                       .n_reused = n_reused};
+    return lk_op_run(s->model->peers, &op, err);
 }
 
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
@@ -300,7 +297,6 @@ static bool have_same_states(const struct lk_session *a, const struct lk_session
     return !a->absorb == !b->absorb && (!a->absorb || a->absorb->sidecar == b->absorb->sidecar);
 }
 
-/* lk_session_copy on this rank. */
 static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     if (s->model != from->model ||
         s->cache->shape.shard.n_rank != from->cache->shape.shard.n_rank ||
@@ -317,7 +313,7 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     from->n_pass = 0; /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, &why);
-    status = lk_cluster_agree(s->model->cluster, status, &why);
+    status = lk_agree(s->model->peers, status, &why);
     if (status != LK_OK) {
         lk_cache_clear(s->cache);
         return lk_fail(err, status, "%s", why.msg);
@@ -333,13 +329,11 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     return LK_OK;
 }
 
+static lk_status run_copy(struct lk_op *op, lk_err *err) {
+    return copy_session(op->session, op->other, err);
+}
+
 lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
-    struct lk_op op = lk_session_op(s, LK_OP_COPY);
-    if (s == from) return LK_OK;
-    op.other = from->number;
-    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
-    if (status != LK_OK) return status;
-    status = copy_session(s, from, err);
-    lk_cluster_done(s->model->cluster);
-    return status;
+    struct lk_op op = {.kind = LK_OP_COPY, .run = run_copy, .session = s, .other = from};
+    return s == from ? LK_OK : lk_op_run(s->model->peers, &op, err);
 }

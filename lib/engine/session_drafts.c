@@ -11,7 +11,6 @@ size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why)
     return n_tok > 0 ? n_tok : 1;
 }
 
-/* lk_session_truncate on this rank. */
 static lk_status truncate_session(lk_session *s, size_t n_tok, lk_err *err) {
     if (n_tok < 1 || n_tok > s->n_tok)
         return lk_fail(err, LK_E_ARG, "cannot keep %zu of %zu tokens", n_tok, s->n_tok);
@@ -39,12 +38,11 @@ static lk_status truncate_session(lk_session *s, size_t n_tok, lk_err *err) {
     return LK_OK;
 }
 
+static lk_status run_truncate(struct lk_op *op, lk_err *err) {
+    return truncate_session(op->session, op->n, err);
+}
+
 lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
-    struct lk_op op = lk_session_op(s, LK_OP_TRUNCATE);
-    op.n = n_tok;
-    lk_status status = lk_cluster_lead(s->model->cluster, op, NULL, 0, err);
-    if (status != LK_OK) return status;
-    status = truncate_session(s, n_tok, err);
-    lk_cluster_done(s->model->cluster);
-    return status;
+    struct lk_op op = {.kind = LK_OP_TRUNCATE, .run = run_truncate, .session = s, .n = n_tok};
+    return lk_op_run(s->model->peers, &op, err);
 }

@@ -95,10 +95,10 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
         XXH3_64bits_reset(&section.hash);
         const struct lk_writer writer = {write_to_section, &section};
         struct lk_saving saving = {.writer = &writer,
-                                   .ranks = lk_cluster_ranks(s->model->cluster),
+                                   .ranks = s->model->peers ? s->model->peers->exchange : NULL,
                                    .room = room,
                                    .ok = ok};
-        if (i == LK_SECTION_STATES) others_send = ok = lk_cluster_all(s->model->cluster, ok);
+        if (i == LK_SECTION_STATES) others_send = ok = lk_agree_all(s->model->peers, ok);
         if (ok || (others_send && i >= LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
@@ -108,45 +108,52 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
     return ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(&header, sizeof header, 1, file) == 1;
 }
 
-/* lk_session_save on rank 0. */
 static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const char *path,
                            lk_err *err) {
-    struct lk_cluster *c = s->model->cluster;
+    struct lk_peers *peers = s->model->peers;
+    struct lk_ledger *ledger = &s->model->ledger;
     struct lk_atomic_file f;
-    size_t n_room = c ? LK_SAVE_ROOM : 0;
-    void *room = c ? lk_alloc(&c->ledger, LK_FOR_OTHER, n_room) : NULL;
-    lk_status status = c && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
-                                  : lk_atomic_file_open(&f, path, err);
+    size_t n_room = peers ? LK_SAVE_ROOM : 0;
+    void *room = peers ? lk_alloc(ledger, LK_FOR_OTHER, n_room) : NULL;
+    lk_status status = peers && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
+                                      : lk_atomic_file_open(&f, path, err);
     if (status != LK_OK) {
-        lk_cluster_all(c, false); /* the others send nothing */
+        lk_agree_all(peers, false); /* the others send nothing */
     } else {
         if (!write_all(s, sampler, room, f.file))
-            status = c && c->lost ? lk_cluster_fail_lost(err)
-                                  : lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary,
-                                            strerror(errno));
+            status = peers && peers->lost ? lk_fail_lost(err)
+                                          : lk_fail(err, LK_E_IO, "cannot write %s: %s",
+                                                    f.temporary, strerror(errno));
         status = lk_atomic_file_close(&f, status, err);
     }
-    if (c) lk_release(&c->ledger, LK_FOR_OTHER, room, n_room);
+    lk_release(ledger, LK_FOR_OTHER, room, n_room);
     return status;
+}
+
+/* The other processes send their states, rows and checkpoints. */
+static void send_rows(const struct lk_session *s) {
+    struct lk_peers *peers = s->model->peers;
+    struct lk_saving saving = {.ranks = peers->exchange, .ok = true};
+    if (!lk_agree_all(peers, true)) return;
+    write_states(s, &saving);
+    lk_cache_write_rows(s->cache, &saving);
+    lk_checkpoints_write(s, &saving);
+}
+
+static lk_status run_save(struct lk_op *op, lk_err *err) {
+    if (op->path) return save_file(op->session, op->sampler, op->path, err);
+    send_rows(op->session);
+    return LK_OK;
 }
 
 lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const char *path,
                           lk_err *err) {
-    struct lk_cluster *c = s->model->cluster;
-    lk_status status = lk_cluster_lead(c, lk_session_op(s, LK_OP_SAVE), NULL, 0, err);
-    if (status != LK_OK) return status;
-    status = save_file(s, sampler, path, err);
-    lk_cluster_done(c);
-    return status;
-}
-
-void lk_session_send_rows(const struct lk_session *s) {
-    struct lk_cluster *c = s->model->cluster;
-    struct lk_saving saving = {.ranks = &c->ranks, .ok = true};
-    if (!lk_cluster_all(c, true)) return;
-    write_states(s, &saving);
-    lk_cache_write_rows(s->cache, &saving);
-    lk_checkpoints_write(s, &saving);
+    struct lk_op op = {.kind = LK_OP_SAVE,
+                       .run = run_save,
+                       .session = (struct lk_session *)s, /* these are only read */
+                       .sampler = (struct lk_sampler *)sampler,
+                       .path = path};
+    return lk_op_run(s->model->peers, &op, err);
 }
 
 /* ---- loading ---- */
@@ -330,8 +337,8 @@ static struct lk_restoring start_section(const struct saved *saved, enum lk_sect
  * room: as of lk_restoring_start. */
 static lk_status restore_session(const struct saved *saved, struct lk_session *s, void *room,
                                  lk_err *err) {
-    struct lk_cluster *c = s->model->cluster;
-    const lk_ranks *ranks = lk_cluster_ranks(c);
+    struct lk_peers *peers = s->model->peers;
+    const lk_ranks *ranks = peers ? peers->exchange : NULL;
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
     struct lk_restoring rows = start_section(saved, LK_SECTION_ROWS, ranks, room),
                         states = start_section(saved, LK_SECTION_STATES, NULL, NULL),
@@ -341,9 +348,8 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (status == LK_OK)
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
-    status = lk_cluster_agree(c, status, &why);
-    if (status == LK_OK && !lk_cache_restore_rows(s->cache, &rows))
-        status = lk_cluster_fail_lost(&why);
+    status = lk_agree(peers, status, &why);
+    if (status == LK_OK && !lk_cache_restore_rows(s->cache, &rows)) status = lk_fail_lost(&why);
     if (status != LK_OK) {
         lk_session_drop_tokens(s);
         return lk_fail(err, status, "%s", why.msg);
@@ -357,7 +363,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     s->n_pass = 0;
     s->n_cut++;
     lk_checkpoints_load(s, &checkpoints);
-    return c && c->lost ? lk_cluster_fail_lost(err) : LK_OK;
+    return peers && peers->lost ? lk_fail_lost(err) : LK_OK;
 }
 
 /* ---- loading on several ranks: rank 0 has the file, and broadcasts what the others need ---- */
@@ -368,46 +374,47 @@ static const enum lk_section broadcast_sections[] = {LK_SECTION_TOKENS, LK_SECTI
 enum { N_BROADCAST = sizeof broadcast_sections / sizeof *broadcast_sections };
 
 /* Broadcast the sections from rank 0, whose file is mapped, to room for them on the others. */
-static bool broadcast_file(struct lk_cluster *c, struct saved *saved) {
+static bool broadcast_file(struct lk_peers *peers, struct saved *saved) {
     bool ok = true;
     for (int i = 0; i < N_BROADCAST; i++) {
         enum lk_section which = broadcast_sections[i];
         uint64_t n = saved->header.section[which].size;
-        if (n > 0) ok = ok && lk_cluster_broadcast(c, (void *)saved->section[which], n);
+        if (n > 0) ok = ok && peers->broadcast(peers, (void *)saved->section[which], n);
     }
     return ok;
 }
 
 /* Restore a checked file on all ranks. */
 static lk_status restore_on_ranks(struct saved *saved, struct lk_session *s, lk_err *err) {
-    struct lk_cluster *c = s->model->cluster;
-    if (!c) return restore_session(saved, s, NULL, err);
-    if (!lk_cluster_broadcast(c, &saved->header, sizeof saved->header) || !lk_cluster_all(c, true))
+    struct lk_peers *peers = s->model->peers;
+    if (!peers) return restore_session(saved, s, NULL, err);
+    if (!peers->broadcast(peers, &saved->header, sizeof saved->header) ||
+        !lk_agree_all(peers, true))
         return lk_fail(err, LK_E_NOMEM, "a rank is out of memory to load a session");
-    if (!broadcast_file(c, saved)) return lk_cluster_fail_lost(err);
+    if (!broadcast_file(peers, saved)) return lk_fail_lost(err);
     return restore_session(saved, s, NULL, err);
 }
 
-void lk_session_receive_saved(struct lk_session *s) {
-    struct lk_cluster *c = s->model->cluster;
+/* What the other processes do. */
+static void receive_saved(struct lk_session *s) {
+    struct lk_peers *peers = s->model->peers;
     struct saved saved = {0};
     lk_err why = {0};
-    if (lk_cluster_agree(c, LK_OK, &why) != LK_OK || /* rank 0 could not load the file */
-        !lk_cluster_broadcast(c, &saved.header, sizeof saved.header))
+    if (lk_agree(peers, LK_OK, &why) != LK_OK || /* rank 0 could not load the file */
+        !peers->broadcast(peers, &saved.header, sizeof saved.header))
         return;
     size_t n = LK_RESTORE_ROOM, at = LK_RESTORE_ROOM;
     for (int i = 0; i < N_BROADCAST; i++) n += saved.header.section[broadcast_sections[i]].size;
-    uint8_t *room = lk_alloc(&c->ledger, LK_FOR_OTHER, n);
+    uint8_t *room = lk_alloc(&s->model->ledger, LK_FOR_OTHER, n);
     for (int i = 0; room && i < N_BROADCAST; i++) {
         saved.section[broadcast_sections[i]] = room + at;
         at += saved.header.section[broadcast_sections[i]].size;
     }
-    if (lk_cluster_all(c, room != NULL) && broadcast_file(c, &saved))
+    if (lk_agree_all(peers, room != NULL) && broadcast_file(peers, &saved))
         restore_session(&saved, s, room, NULL);
-    lk_release(&c->ledger, LK_FOR_OTHER, room, n);
+    lk_release(&s->model->ledger, LK_FOR_OTHER, room, n);
 }
 
-/* lk_session_load on rank 0. */
 static lk_status load_file(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
     struct saved saved = {0};
     lk_err why = {0};
@@ -422,19 +429,22 @@ static lk_status load_file(lk_session *s, lk_sampler *sampler, const char *path,
                                      n_sampler, s->model->net->hp.n_vocab, &restored, &reason);
         if (status != LK_OK) lk_fail(&why, status, "cannot load %s: %s", path, reason.msg);
     }
-    status = lk_cluster_agree(s->model->cluster, status, &why);
+    status = lk_agree(s->model->peers, status, &why);
     if (status == LK_OK) status = restore_on_ranks(&saved, s, &why);
     if (opened) lk_mapping_close(&saved.map);
     return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
 }
 
+static lk_status run_load(struct lk_op *op, lk_err *err) {
+    if (op->path) return load_file(op->session, op->sampler, op->path, err);
+    receive_saved(op->session);
+    return LK_OK;
+}
+
 lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
-    struct lk_cluster *c = s->model->cluster;
-    lk_status status = lk_cluster_lead(c, lk_session_op(s, LK_OP_LOAD), NULL, 0, err);
-    if (status != LK_OK) return status;
-    status = load_file(s, sampler, path, err);
-    lk_cluster_done(c);
-    return status;
+    struct lk_op op = {
+        .kind = LK_OP_LOAD, .run = run_load, .session = s, .sampler = sampler, .path = path};
+    return lk_op_run(s->model->peers, &op, err);
 }
 
 lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err) {

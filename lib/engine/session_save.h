@@ -56,11 +56,4 @@ struct lk_session_header {
     uint64_t hash; /* of the header up to here */
 };
 
-struct lk_session;
-
-/* What ranks other than 0 do in lk_session_save and lk_session_load (engine/cluster.h). Only rank 0
- * reads and writes the file. */
-void lk_session_send_rows(const struct lk_session *session);
-void lk_session_receive_saved(struct lk_session *session);
-
 #endif

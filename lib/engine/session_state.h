@@ -5,6 +5,7 @@
 
 #include "engine/absorb.h"
 #include "engine/checkpoint.h"
+#include "engine/operation.h"
 #include "engine/pass.h"
 #include "engine/recurrent.h"
 #include "engine/recurrent_drafts.h"
@@ -46,11 +47,6 @@ struct lk_session {
     int32_t number;        /* in the model's cluster */
     _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
 };
-
-/* The message of an operation on a session (cluster.h). */
-static inline struct lk_op lk_session_op(const struct lk_session *s, enum lk_op_kind kind) {
-    return (struct lk_op){.kind = kind, .model = s->model->number, .session = s->number};
-}
 
 /* Drop all tokens, states, sums of evicted rows, logits and checkpoints. */
 void lk_session_drop_tokens(struct lk_session *session);

@@ -1,7 +1,8 @@
-/* What a session stands at and what its memory holds. */
+/* Statistics of a session: token count and bytes by purpose. */
+#include "engine/session_stats.h"
+
 #include "cache/latent_levels.h"
 #include "engine/model.h"
-#include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@ static void count_tiles(const lk_session *s, lk_session_stats *stats) {
     }
 }
 
-/* The stats of this rank. */
+/* The stats of this process. */
 static lk_session_stats own_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
     uint64_t state = lk_recurrent_bytes(&s->model->net->hp); /* b.padding includes it */
@@ -51,49 +52,30 @@ static lk_session_stats own_stats(const lk_session *s) {
     return stats;
 }
 
-/* Within another operation every rank comes to the call by itself, and gets its own stats. */
-static bool can_sum(struct lk_cluster *c) { return c && !lk_cluster_is_busy(c); }
-
-enum { N_SUMMED = 8, CACHE_BYTES = 5 };
-
-/* The fields that are sums over all ranks; one of them is the bytes of the cache. */
-static void list_summed(lk_session_stats *stats, uint64_t *field[N_SUMMED]) {
-    uint64_t *const all[N_SUMMED] = {
-        &stats->code_bytes,  &stats->scale_bytes, &stats->exact_bytes,      &stats->padding_bytes,
-        &stats->state_bytes, &stats->cache_bytes, &stats->checkpoint_bytes, &stats->scratch_bytes};
-    memcpy(field, all, sizeof all);
+static lk_status run_nothing(struct lk_op *op, lk_err *err) {
+    (void)op, (void)err;
+    return LK_OK;
 }
 
-/* The stats of all ranks: an operation. *part: bytes of a rank's part of the cache, or of the
- * largest one if `of` is -1. */
-static lk_session_stats sum_stats(const lk_session *s, int of, uint64_t *part) {
-    struct lk_cluster *c = s->model->cluster;
+lk_session_stats lk_session_sum_stats(const lk_session *s, int32_t part_of, uint64_t *part) {
     lk_session_stats stats = own_stats(s);
-    uint64_t own[N_SUMMED], all[LK_MAX_RANKS][N_SUMMED], *field[N_SUMMED];
-    *part = stats.cache_bytes;
-    if (!can_sum(c) || lk_cluster_lead(c, lk_session_op(s, LK_OP_STATS), NULL, 0, NULL) != LK_OK)
-        return stats;
-    list_summed(&stats, field);
-    for (int i = 0; i < N_SUMMED; i++) own[i] = *field[i];
-    if (lk_cluster_gather(c, own, sizeof own, all)) {
-        for (int i = 0; i < N_SUMMED; i++) *field[i] = 0;
-        *part = 0;
-        for (int rank = 0; rank < c->ranks.n_rank; rank++) {
-            for (int i = 0; i < N_SUMMED; i++) *field[i] += all[rank][i];
-            uint64_t bytes = all[rank][CACHE_BYTES];
-            if (of == rank || (of < 0 && bytes > *part)) *part = bytes;
-        }
-    }
-    lk_cluster_done(c);
+    uint64_t *const field[] = {&stats.cache_bytes,      &stats.code_bytes,    &stats.scale_bytes,
+                               &stats.exact_bytes,      &stats.padding_bytes, &stats.state_bytes,
+                               &stats.checkpoint_bytes, &stats.scratch_bytes};
+    enum { N = sizeof field / sizeof *field };
+    uint64_t sum[N];
+    struct lk_op op = {.kind = LK_OP_STATS,
+                       .run = run_nothing,
+                       .session = (struct lk_session *)s, /* is only read */
+                       .sum = sum,
+                       .n_sum = N,
+                       .part_of = part_of,
+                       .part = stats.cache_bytes};
+    for (int i = 0; i < N; i++) sum[i] = *field[i];
+    lk_op_run(s->model->peers, &op, NULL);
+    for (int i = 0; i < N; i++) *field[i] = sum[i];
+    *part = op.part;
     return stats;
-}
-
-uint64_t lk_session_max_rank_bytes(lk_session *s) { return lk_session_rank_bytes(s, -1); }
-
-uint64_t lk_session_rank_bytes(lk_session *s, int32_t rank) {
-    uint64_t part;
-    sum_stats(s, rank, &part);
-    return part;
 }
 
 /* Add what follows from the bytes. */
@@ -106,8 +88,8 @@ static lk_session_stats add_ratios(const lk_session *s, lk_session_stats stats) 
 }
 
 lk_session_stats lk_session_get_stats(const lk_session *s) {
-    uint64_t max_rank;
-    return add_ratios(s, sum_stats(s, -1, &max_rank));
+    uint64_t part;
+    return add_ratios(s, lk_session_sum_stats(s, -1, &part));
 }
 
 lk_session_stats lk_session_get_rank_stats(const lk_session *s) {
@@ -138,23 +120,6 @@ static int representative_layer(const struct lk_session *s, int spec) {
     return best;
 }
 
-/* Sums over all ranks: an operation. */
-static void sum_level(const lk_session *s, size_t i, lk_level_stats *level) {
-    struct lk_cluster *c = s->model->cluster;
-    struct lk_op op = lk_session_op(s, LK_OP_LEVEL);
-    uint64_t own[2] = {level->k_bytes, level->v_bytes}, all[LK_MAX_RANKS][2];
-    op.n = i;
-    if (!can_sum(c) || lk_cluster_lead(c, op, NULL, 0, NULL) != LK_OK) return;
-    if (lk_cluster_gather(c, own, sizeof own, all)) {
-        level->k_bytes = level->v_bytes = 0;
-        for (int rank = 0; rank < c->ranks.n_rank; rank++) {
-            level->k_bytes += all[rank][0];
-            level->v_bytes += all[rank][1];
-        }
-    }
-    lk_cluster_done(c);
-}
-
 bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
     const struct lk_recipe *recipe = s->recipe;
     if (i > (size_t)recipe->n_level) return false;
@@ -174,7 +139,16 @@ bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
         }
     bool staging = i == (size_t)recipe->n_level; /* rows of a batch that is not complete */
     if (staging && reported < 0) return false;
-    sum_level(s, i, &sum);
+    uint64_t bytes[] = {sum.k_bytes, sum.v_bytes};
+    struct lk_op op = {.kind = LK_OP_LEVEL,
+                       .run = run_nothing,
+                       .session = (struct lk_session *)s, /* is only read */
+                       .n = i,
+                       .sum = bytes,
+                       .n_sum = 2};
+    lk_op_run(s->model->peers, &op, NULL);
+    sum.k_bytes = bytes[0];
+    sum.v_bytes = bytes[1];
     snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);
     *out = sum;
     return true;

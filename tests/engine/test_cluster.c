@@ -1,5 +1,6 @@
 /* Sessions whose rows several ranks hold, against sessions of one process. Ranks are threads here;
  * tests/lowkey/test_ranks.sh runs processes. */
+#include "cluster/cluster.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "support.h"
@@ -410,15 +411,15 @@ static void test_damaged_messages(void **state) {
         lk_cluster *cluster;
         lk_err err = {0};
         struct ranks *ranks = ranks_start(2, &cluster);
-        struct lk_op op = {.magic = LK_OP_MAGIC,
-                           .kind = (uint32_t)random_int(&r, 1, LK_N_OP + 1),
-                           .session = random_int(&r, -1, 1),
-                           .n = (uint64_t)random_int(&r, 0, 70),
-                           .n_payload = (uint64_t)random_int(&r, 0, LK_OP_INLINE)};
+        struct lk_message op = {.magic = LK_OP_MAGIC,
+                                .kind = (uint32_t)random_int(&r, 1, LK_N_OP + 1),
+                                .session = random_int(&r, -1, 1),
+                                .n = (uint64_t)random_int(&r, 0, 70),
+                                .n_payload = (uint64_t)random_int(&r, 0, LK_MESSAGE_INLINE)};
         if (op.kind == LK_OP_MODEL_OPEN) op.kind = LK_OP_MODEL_FREE;
         if (round % 10 == 0) op.magic++;
         if (round % 10 == 1) op.n = UINT64_MAX - (uint64_t)round;
-        for (int i = 0; i < LK_OP_INLINE; i++) op.payload[i] = (char)random_int(&r, 0, 255);
+        for (int i = 0; i < LK_MESSAGE_INLINE; i++) op.payload[i] = (char)random_int(&r, 0, 255);
         ranks_broadcast(ranks, &op, sizeof op);
         lk_status status = ranks_end(ranks, &err);
         if (status != LK_E_FORMAT) fail_msg("kind %u: status %d, %s", op.kind, status, err.msg);

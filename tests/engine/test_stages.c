@@ -1,4 +1,5 @@
 /* Layers that several ranks divide into stages, against one process. Ranks are threads here. */
+#include "cluster/cluster.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "support.h"
@@ -119,7 +120,7 @@ static void check_rank_memory(struct both *b, struct pair *p, const char *path, 
                               int n_part) {
     const lk_model_opts header_only = {.n_threads = 1, .no_mmap = true, .header_only = true};
     const lk_session_opts opts = {.n_ctx = p->one->opts.n_ctx};
-    int n_rank = b->divided->cluster->ranks.n_rank, stage = rank * N_STAGE / n_rank;
+    int n_rank = b->divided->peers->exchange->n_rank, stage = rank * N_STAGE / n_rank;
     struct lk_cluster *c = ranks_cluster(b->ranks, rank);
     const lk_model *model = lk_handles_get(&c->models, b->divided->number);
     lk_rank_weights all, part;
@@ -166,7 +167,7 @@ static void check_memory(struct both *b, const char *path, const char *recipe, i
         if (lk_repeat_rows(k ? p.many : p.one, source[k], (size_t)n_tok - 1, &err) != LK_OK)
             fail_msg("%s", err.msg);
     }
-    for (int rank = 0; rank < b->divided->cluster->ranks.n_rank; rank++)
+    for (int rank = 0; rank < b->divided->peers->exchange->n_rank; rank++)
         check_rank_memory(b, &p, path, rank, n_part);
     eval_both(p.one, p.many, tok, 1, false);
     assert_true(distance(p.one, p.many) <= 1e-6);

@@ -1,23 +1,104 @@
-/* What ranks other than 0 do: repeat the operations that rank 0 leads (cluster.h). */
+/* The messages of operations: a table says how each kind is packed, and how the ranks that receive
+ * it call the same function. */
+#include "cluster/messages.h"
+
+#include "base/buf.h"
+#include "cache/shard.h"
 #include "engine/batch.h"
-#include "engine/cluster.h"
 #include "engine/prefill.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
-#include "engine/session_save.h"
 
 #include <string.h>
 
 enum { MAX_PAYLOAD = 1 << 30 }; /* bytes */
 
+/* Payloads begin with these, if at all. */
+struct model_args { /* then three strings: path, kernels, sidecar */
+    int32_t n_threads, weights, n_ctx, n_stage;
+    uint8_t no_mmap, no_repack;
+};
+struct session_args { /* then the recipe */
+    int32_t n_ctx, n_checkpoint;
+    uint64_t max_bytes, checkpoint_bytes;
+    uint8_t chunked_prefill, whole, reports; /* reports: it has a progress callback */
+};
+struct item_args { /* of each item, then the tokens of all */
+    int32_t session;
+    uint32_t n_tok, all;
+};
+
 /* An operation that was received. */
 struct received {
     struct lk_cluster *cluster;
-    struct lk_op op;
+    struct lk_message op;
     const char *payload; /* [op.n_payload] */
     lk_model *model;     /* that op.model names, or NULL; the same for sessions */
     lk_session *session, *other;
 };
+
+/* ---- packing ---- */
+
+static void pack_text(struct lk_buf *out, const char *text) {
+    if (!text) text = "";
+    lk_buf_append(out, text, strlen(text) + 1);
+}
+
+static void pack_model(const struct lk_op *op, struct lk_buf *out) {
+    const struct lk_open_op *open = (const struct lk_open_op *)op;
+    struct model_args args;
+    memset(&args, 0, sizeof args); /* with the padding */
+    args.n_threads = open->opts->n_threads;
+    args.weights = open->opts->weights;
+    args.n_ctx = open->opts->n_ctx;
+    args.n_stage = open->cluster->n_stage > 1 ? open->cluster->n_stage : 1;
+    args.no_mmap = open->opts->no_mmap;
+    args.no_repack = open->opts->no_repack;
+    lk_buf_append(out, (const char *)&args, sizeof args);
+    pack_text(out, op->path);
+    pack_text(out, open->opts->kernels);
+    pack_text(out, open->opts->sidecar);
+}
+
+static void pack_session(const struct lk_op *op, struct lk_buf *out) {
+    struct session_args args;
+    memset(&args, 0, sizeof args);
+    args.n_ctx = op->opts->n_ctx;
+    args.n_checkpoint = op->opts->n_checkpoint;
+    args.max_bytes = op->opts->max_bytes;
+    args.checkpoint_bytes = op->opts->checkpoint_bytes;
+    args.chunked_prefill = op->opts->chunked_prefill;
+    args.whole = op->flag;
+    args.reports = op->opts->progress != NULL;
+    lk_buf_append(out, (const char *)&args, sizeof args);
+    pack_text(out, lk_recipe_text(op->recipe));
+}
+
+/* Tokens, then marks. */
+static void pack_tokens(const struct lk_op *op, struct lk_buf *out) {
+    lk_buf_append(out, (const char *)op->tok, op->n * sizeof *op->tok);
+    lk_buf_append(out, (const char *)op->mark, op->n_mark * sizeof *op->mark);
+}
+
+/* Tokens, then the numbers of the sessions. */
+static void pack_prefill(const struct lk_op *op, struct lk_buf *out) {
+    pack_tokens(op, out);
+    for (size_t i = 0; i < op->n_session; i++)
+        lk_buf_append(out, (const char *)&op->sessions[i]->number, sizeof(int32_t));
+}
+
+static void pack_batch(const struct lk_op *op, struct lk_buf *out) {
+    for (size_t i = 0; i < op->n_item; i++) {
+        const lk_batch_item *item = &op->item[i];
+        const struct item_args args = {item->session->number, (uint32_t)item->n_tok, item->all};
+        lk_buf_append(out, (const char *)&args, sizeof args);
+    }
+    for (size_t i = 0; i < op->n_item; i++)
+        lk_buf_append(out, (const char *)op->item[i].tok,
+                      op->item[i].n_tok * sizeof *op->item[i].tok);
+}
+
+/* ---- reading ---- */
 
 static const char damaged[] = "a message of rank 0 is damaged";
 
@@ -37,7 +118,7 @@ static const char *next_string(const struct received *r, size_t *at) {
 /* ---- operations; each returns false if its message is damaged ---- */
 
 static bool open_model(struct received *r) {
-    struct lk_op_model op;
+    struct model_args op;
     size_t at = sizeof op;
     if (r->op.n_payload < sizeof op) return false;
     memcpy(&op, r->payload, sizeof op);
@@ -71,7 +152,7 @@ static bool follow_callback(void *user, uint64_t done, uint64_t total) {
 
 /* A follower's session owns its recipe. */
 static bool open_session(struct received *r) {
-    struct lk_op_session op;
+    struct session_args op;
     size_t at = sizeof op;
     lk_recipe *recipe = NULL;
     lk_err err = {0};
@@ -88,7 +169,7 @@ static bool open_session(struct received *r) {
                                   .progress = op.reports ? follow_callback : NULL,
                                   .user = r->cluster};
     if (status != LK_OK) { /* rank 0 waits for the result of lk_session_new */
-        lk_cluster_agree(r->cluster, status, &err);
+        lk_agree(&r->cluster->peers, status, &err);
         return true;
     }
     status = lk_session_new_on_ranks(&r->session, r->model, recipe, &opts, op.whole, NULL);
@@ -164,7 +245,7 @@ static bool prefill(struct received *r) {
     }
     if (ok) lk_prefill_all(session, n, tok, n_tok, NULL);
     lk_release(&r->cluster->ledger, LK_FOR_OTHER, session, n * sizeof *session);
-    return ok || r->cluster->lost;
+    return ok || r->cluster->peers.lost;
 }
 
 /* The batch for all of rank 0's batches of the model: they differ only in memory. NULL without. */
@@ -177,7 +258,7 @@ static lk_batch *batch_of(struct received *r) {
 }
 
 static bool eval_batch(struct received *r) {
-    const struct lk_op_item *op = elements(r, r->op.n, sizeof *op);
+    const struct item_args *op = elements(r, r->op.n, sizeof *op);
     uint64_t n = r->op.n, left = op ? (r->op.n_payload - n * sizeof *op) / sizeof(int32_t) : 0;
     if (!r->model || !op || n == 0) return false;
     lk_batch *batch = batch_of(r);
@@ -197,46 +278,96 @@ static bool eval_batch(struct received *r) {
     return valid;
 }
 
-/* Operations on one session without a payload. */
-static bool change_session(struct received *r) {
+/* Operations on one session without a payload. Rank 0 alone has the file of a saved session. */
+static bool truncate_session(struct received *r) {
+    if (r->session) lk_session_truncate(r->session, r->op.n, NULL);
+    return r->session != NULL;
+}
+static bool clear_session(struct received *r) {
+    if (r->session) lk_session_clear(r->session);
+    return r->session != NULL;
+}
+static bool reserve_session(struct received *r) {
+    if (r->session) lk_session_reserve(r->session, r->op.n, NULL);
+    return r->session != NULL;
+}
+static bool save_session(struct received *r) {
+    if (r->session) lk_session_save(r->session, NULL, NULL, NULL);
+    return r->session != NULL;
+}
+static bool load_session(struct received *r) {
+    if (r->session) lk_session_load(r->session, NULL, NULL, NULL);
+    return r->session != NULL;
+}
+static bool count_session(struct received *r) {
+    if (r->session) lk_session_get_stats(r->session);
+    return r->session != NULL;
+}
+static bool count_level(struct received *r) {
     lk_level_stats level;
-    if (!r->session) return false;
-    switch (r->op.kind) {
-    case LK_OP_TRUNCATE: lk_session_truncate(r->session, r->op.n, NULL); return true;
-    case LK_OP_CLEAR: lk_session_clear(r->session); return true;
-    case LK_OP_RESERVE: lk_session_reserve(r->session, r->op.n, NULL); return true;
-    case LK_OP_SAVE: lk_session_send_rows(r->session); return true;
-    case LK_OP_LOAD: lk_session_receive_saved(r->session); return true;
-    case LK_OP_STATS: lk_session_get_stats(r->session); return true;
-    case LK_OP_LEVEL: lk_session_get_level(r->session, r->op.n, &level); return true;
-    case LK_OP_COPY:
-        if (r->other) lk_session_copy(r->session, r->other, NULL);
-        return r->other != NULL;
-    case LK_OP_REPEAT:
-        if (r->other) lk_repeat_rows(r->session, r->other, r->op.n, NULL);
-        return r->other != NULL;
-    default: return false;
-    }
+    if (r->session) lk_session_get_level(r->session, r->op.n, &level);
+    return r->session != NULL;
+}
+static bool copy_session(struct received *r) {
+    if (r->session && r->other) lk_session_copy(r->session, r->other, NULL);
+    return r->session && r->other;
+}
+static bool repeat_session(struct received *r) {
+    if (r->session && r->other) lk_repeat_rows(r->session, r->other, r->op.n, NULL);
+    return r->session && r->other;
 }
 
-static bool repeat_operation(struct received *r) {
-    switch (r->op.kind) {
-    case LK_OP_MODEL_OPEN: return open_model(r);
-    case LK_OP_MODEL_FREE: return free_model(r);
-    case LK_OP_SESSION_NEW: return open_session(r);
-    case LK_OP_SESSION_FREE: return free_session(r);
-    case LK_OP_SYNC: return sync_session(r);
-    case LK_OP_EVAL: return eval_session(r);
-    case LK_OP_PREFILL: return prefill(r);
-    case LK_OP_BATCH_EVAL: return eval_batch(r);
-    default: return change_session(r);
-    }
+static const struct {
+    void (*pack)(const struct lk_op *op, struct lk_buf *out); /* NULL: no payload */
+    bool (*repeat)(struct received *r); /* false: the message is damaged; NULL: never repeated */
+} kinds[LK_N_OP] = {
+    [LK_OP_MODEL_OPEN] = {pack_model, open_model},
+    [LK_OP_MODEL_FREE] = {NULL, free_model},
+    [LK_OP_SESSION_NEW] = {pack_session, open_session},
+    [LK_OP_SESSION_FREE] = {NULL, free_session},
+    [LK_OP_SYNC] = {pack_tokens, sync_session},
+    [LK_OP_EVAL] = {pack_tokens, eval_session},
+    [LK_OP_TRUNCATE] = {NULL, truncate_session},
+    [LK_OP_CLEAR] = {NULL, clear_session},
+    [LK_OP_RESERVE] = {NULL, reserve_session},
+    [LK_OP_COPY] = {NULL, copy_session},
+    [LK_OP_SAVE] = {NULL, save_session},
+    [LK_OP_LOAD] = {NULL, load_session},
+    [LK_OP_STATS] = {NULL, count_session},
+    [LK_OP_LEVEL] = {NULL, count_level},
+    [LK_OP_PREFILL] = {pack_prefill, prefill},
+    [LK_OP_BATCH_EVAL] = {pack_batch, eval_batch},
+    [LK_OP_REPEAT] = {NULL, repeat_session},
+};
+
+lk_status lk_message_send(struct lk_cluster *c, const struct lk_op *op, lk_err *err) {
+    struct lk_buf payload = {0};
+    struct lk_model *model = op->session ? op->session->model : op->model;
+    struct lk_message m = {.magic = LK_OP_MAGIC,
+                           .kind = op->kind,
+                           .model = model ? model->number : 0,
+                           .session = op->session ? op->session->number : 0,
+                           .other = op->other ? op->other->number : 0,
+                           .flag = op->flag,
+                           .n = op->n_item ? op->n_item : op->n};
+    if (kinds[op->kind].pack) kinds[op->kind].pack(op, &payload);
+    lk_status status = LK_OK;
+    m.n_payload = payload.len;
+    if (payload.failed)
+        status = lk_fail(err, LK_E_NOMEM, "out of memory for a message to the other ranks");
+    bool follows = payload.len > sizeof m.payload;
+    if (!follows && payload.len > 0) memcpy(m.payload, payload.at, payload.len);
+    if (status == LK_OK && (!lk_cluster_broadcast(c, &m, sizeof m) ||
+                            (follows && !lk_cluster_broadcast(c, payload.at, payload.len))))
+        status = lk_fail_lost(err);
+    lk_buf_free(&payload);
+    return status;
 }
 
 /* ---- messages ---- */
 
 /* Repeat the operation `op`, whose message was received. */
-static lk_status follow_one(struct lk_cluster *c, const struct lk_op *op, lk_err *err) {
+static lk_status follow_one(struct lk_cluster *c, const struct lk_message *op, lk_err *err) {
     struct received r = {.cluster = c, .op = *op};
     char *payload = NULL;
     size_t n = r.op.n_payload;
@@ -247,16 +378,16 @@ static lk_status follow_one(struct lk_cluster *c, const struct lk_op *op, lk_err
             return lk_fail(err, LK_E_NOMEM, "out of memory for a message of %zu bytes", n);
         if (!lk_cluster_broadcast(c, payload, n)) {
             lk_release(&c->ledger, LK_FOR_OTHER, payload, n);
-            return lk_cluster_fail_lost(err);
+            return lk_fail_lost(err);
         }
         r.payload = payload;
     }
     r.model = lk_handles_get(&c->models, r.op.model);
     r.session = lk_handles_get(&c->sessions, r.op.session);
     r.other = lk_handles_get(&c->sessions, r.op.other);
-    bool ok = repeat_operation(&r);
+    bool ok = kinds[op->kind].repeat && kinds[op->kind].repeat(&r);
     lk_release(&c->ledger, LK_FOR_OTHER, payload, n);
-    if (c->lost) return lk_cluster_fail_lost(err);
+    if (c->peers.lost) return lk_fail_lost(err);
     return ok ? LK_OK : lk_fail(err, LK_E_FORMAT, "%s", damaged);
 }
 
@@ -264,8 +395,8 @@ static lk_status follow_one(struct lk_cluster *c, const struct lk_op *op, lk_err
 static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *flag, lk_err *err) {
     lk_status status = LK_OK;
     while (status == LK_OK) {
-        struct lk_op op;
-        if (!lk_cluster_broadcast(c, &op, sizeof op)) return lk_cluster_fail_lost(err);
+        struct lk_message op;
+        if (!lk_cluster_broadcast(c, &op, sizeof op)) return lk_fail_lost(err);
         if (op.magic != LK_OP_MAGIC || op.kind >= LK_N_OP || op.n_payload > MAX_PAYLOAD)
             return lk_fail(err, LK_E_FORMAT, "%s", damaged);
         *flag = op.flag;

@@ -1,0 +1,11 @@
+/* Predicted memory of a session. */
+#ifndef LK_ENGINE_PLAN_H
+#define LK_ENGINE_PLAN_H
+
+#include "engine/model.h"
+
+/* lk_plan_make for a process that holds the rows that `shard` says. */
+lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
+                       struct lk_shard shard, lk_plan *out, lk_err *err);
+
+#endif
