@@ -1,5 +1,5 @@
 /* What can be combined in a recipe: one table for the parser, `lowkey recipes --combinations`,
- * docs/combinations.md and tests/engine/test_combinations.c.
+ * docs/papers/methods.md and tests/engine/test_combinations.c.
  *
  * A recipe has features: codecs, kinds of levels, policies and so on. A rule names two of them that
  * make no sense together, and says why. Whatever no rule names is allowed. lowkey.h declares

@@ -1,7 +1,7 @@
 /* Named recipes. Those named after a paper have its settings, as far as a cache can: rows before
  * RoPE need a sidecar, and the newest rows are not quantized until they fill a tile. Ours were
- * chosen by measurement (docs/quality.md). They have a window of rot8, not int8, between the body
- * and the exact rows, because a single outlier channel of K uses up the range of int8. */
+ * chosen by measurement (docs/results/quality.md). They have a window of rot8, not int8, between
+ * the body and the exact rows, because a single outlier channel of K uses up the range of int8. */
 #include "recipe/presets.h"
 
 #include <strings.h>

@@ -126,7 +126,7 @@ const struct command command_table[N_COMMANDS] = {
          "1 is the policy alone, 0 is the full cache.\n\n"
          "`lora` trains low-rank adapters of the weights around the cache, so that the model with "
          "the lossy cache of `--kv` predicts like the model with a full one. Wherever the sidecar "
-         "is given, they are merged into the weights. `docs/recovery.md` describes the method and "
+         "is given, they are merged into the weights. `docs/training.md` describes the method and "
          "what it costs.\n\n"
          "An interrupted run continues when the same command is given again, and produces the same "
          "file.",
@@ -171,7 +171,7 @@ const struct command command_table[N_COMMANDS] = {
      .description =
          "Evaluates a text, finds for every layer the directions in which its keys and values vary "
          "most, and writes them to a sidecar: a file that belongs to one model and allows recipes "
-         "with low-rank latents. `docs/lowrank.md` describes the methods and their measured "
+         "with low-rank latents. `docs/latents.md` describes the methods and their measured "
          "quality.\n\n"
          "The sidecar appears under its name only when it is complete. While the text is "
          "evaluated, statistics are kept next to it in `OUTPUT.stats`; after an interruption, the "

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nginx and Caddy with the configurations in packaging/: in front of an upstream that shows whether events
+# nginx and Caddy with the configurations in docs/serving.md: in front of an upstream that shows whether events
 # are passed on at once, then in front of `lowkey serve` with a key. Skipped (77) without either proxy,
 # openssl or the default model.
 set -u
@@ -17,6 +17,9 @@ server='' proxy=''
 trap 'kill $server $proxy 2>/dev/null; wait; rm -rf "$work"' EXIT
 die() { echo "FAILED: $*"; cat "$work"/*.log 2>/dev/null | tail -n 20; exit 1; }
 
+# snippet LANGUAGE: the block of the page in this language
+snippet() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{/^\`\`\`/d;p}" "$source/docs/serving.md"; }
+
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # start_nginx PORT UPSTREAM
@@ -24,7 +27,7 @@ start_nginx() {
   local messages
   sed -e "s|listen 443 |listen 127.0.0.1:$1 |; /listen \[::\]/d; s|127.0.0.1:8080|127.0.0.1:$2|" \
     -e "s|/etc/ssl/certs/.*;|$work/cert.pem;|; s|/etc/ssl/private/.*;|$work/key.pem;|" \
-    "$source/packaging/nginx.conf" >"$work/site.conf"
+    <(snippet nginx) >"$work/site.conf"
   cat >"$work/nginx.conf" <<END
 daemon off;
 pid $work/nginx.pid;
@@ -47,11 +50,12 @@ END
 
 # start_caddy PORT UPSTREAM
 start_caddy() {
-  caddy validate --adapter caddyfile --config "$source/packaging/Caddyfile" >"$work/caddy.log" 2>&1 ||
+  snippet caddy >"$work/page.caddy"
+  caddy validate --adapter caddyfile --config "$work/page.caddy" >"$work/caddy.log" 2>&1 ||
     die "caddy validate"
   sed -e "s|^{\$|{\n    admin off\n    auto_https disable_redirects|" -e "s|127.0.0.1:8080|127.0.0.1:$2|" \
     -e "s|^llm.example.org {|https://llm.example.org:$1 {\n    bind 127.0.0.1\n    tls $work/cert.pem $work/key.pem|" \
-    "$source/packaging/Caddyfile" >"$work/Caddyfile"
+    "$work/page.caddy" >"$work/Caddyfile"
   XDG_DATA_HOME=$work XDG_CONFIG_HOME=$work \
     caddy run --adapter caddyfile --config "$work/Caddyfile" >"$work/caddy.log" 2>&1 &
   proxy=$!
