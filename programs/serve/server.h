@@ -4,9 +4,32 @@
  *   client <-- http <- sse or JSON <- response <- event ring <- detokenizer <--+
  *
  * The scheduler's thread owns all sessions of the model. Every connection has a thread of its own,
- * which receives the request, hands it to a worker to be parsed and tokenized (workers.h), waits
- * for events and writes them. A client that reads slowly fills its event ring; its jobs are skipped
- * until there is room again. When a client disconnects, its jobs end. */
+ * which receives the request, hands it to a worker, waits for events and writes them. A client that
+ * reads slowly fills its event ring; its jobs are skipped until there is room again. When a client
+ * disconnects, its jobs end.
+ *
+ * Nothing that a client sends decides how much memory, time or room the server uses; the limits do.
+ * A request passes these stations, and each refuses with a true reason before the next one spends
+ * anything:
+ *
+ *   connections.c  holds every open connection with a state and a deadline. It shuts down what is
+ *                  late, and the least useful connection if there are too many.
+ *   http.c         checks form, path, key and origin when the headers are there, and charges the
+ *                  announced body.
+ *   budget.c       is a ledger with a limit. Everything that a request holds besides its cache is
+ *                  charged to it in advance. Prices are upper bounds, cheaper to compute than the
+ *                  work.
+ *   workers.c      runs what needs a processor and no model: parsing, tokenizing, grammars. Each is
+ *                  bounded by its input's length, and tokenizing by the tokens that can be used.
+ *   scheduler.c    queues, admits by fair shares, and reserves the cache. running.c gives each
+ *                  answer one token per step and parks an answer that no client reads.
+ *
+ * Endpoints of other APIs are translations: a foreign body becomes the JSON of an OpenAI chat and
+ * goes through the same parser, and events become the blocks of that API (answer.h). A grammar is
+ * the client's program, so its recognizer counts steps; an answer that exceeds them ends alone.
+ *
+ * A second thread writes and reads sessions on disk. A session belongs to it until the scheduler
+ * takes it back. */
 #ifndef LK_SERVE_SERVER_H
 #define LK_SERVE_SERVER_H
 
