@@ -1,12 +1,12 @@
 /* Parser of recipes, and their lifetime. */
 #include "recipe/recipe.h"
 
+#include "base/buf.h"
 #include "recipe/combinations.h"
 #include "recipe/presets.h"
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_codec.h"
 #include "recipe/recipe_scan.h"
-#include "recipe/recipe_size.h"
 #include "recipe/recipe_suggest.h"
 
 #include <stdio.h>
@@ -37,13 +37,112 @@ static lk_status read_count(struct parser *p, const char *what, int64_t min, int
     return LK_OK;
 }
 
+/* ---- sizes of levels ---- */
+
+/* A number of tokens or a percentage; the other one is 0. */
+struct lk_span {
+    uint32_t n_tok;
+    float percent;
+    char text[16]; /* "512" or "12.5%" */
+};
+
+/* Read N | N '%'. `range` is the word before it, for messages. */
+static lk_status read_span(struct lk_scan *scan, const char *range, struct lk_span *span) {
+    int64_t thousandths;
+    size_t at = lk_scan_next(scan);
+    *span = (struct lk_span){0};
+    if (!lk_scan_number(scan, &thousandths))
+        return lk_scan_fail(scan, at, true,
+                            "expected a number of tokens or a percentage (%s 128, %s 10%%)", range,
+                            range);
+    if (lk_scan_accept(scan, '%')) {
+        if (thousandths <= 0 || thousandths > 100000)
+            return lk_scan_fail(scan, at, false, "expected more than 0%% and at most 100%%");
+        span->percent = (float)thousandths / 1000.0F;
+        size_t len = lk_print_thousandths(span->text, sizeof span->text, (unsigned)thousandths);
+        snprintf(span->text + len, sizeof span->text - len, "%%");
+        return LK_OK;
+    }
+    if (thousandths % 1000 || thousandths < 1000 || thousandths / 1000 > LK_MAX_WINDOW)
+        return lk_scan_fail(scan, at, false, "expected a number of tokens from 1 to %d",
+                            LK_MAX_WINDOW);
+    span->n_tok = (uint32_t)(thousandths / 1000);
+    snprintf(span->text, sizeof span->text, "%u", span->n_tok);
+    return LK_OK;
+}
+
+static lk_status expect_word(struct lk_scan *scan, const char *expected) {
+    char word[LK_WORD_MAX];
+    lk_scan_peek(scan, word);
+    if (strcmp(word, expected) != 0)
+        return lk_scan_fail(scan, scan->at, true, "expected '%s'", expected);
+    lk_scan_word(scan, word);
+    return LK_OK;
+}
+
+/* Read POLICY. Its name is copied to `name`. */
+static lk_status read_policy(struct lk_scan *scan, struct lk_policy *policy,
+                             char name[LK_WORD_MAX]) {
+    static const struct {
+        const char *name;
+        uint8_t kind;
+    } known[] = {{"h2o", LK_POLICY_H2O},
+                 {"tova", LK_POLICY_TOVA},
+                 {"random", LK_POLICY_RANDOM},
+                 {"newest", LK_POLICY_NEWEST}};
+    size_t at = lk_scan_next(scan);
+    lk_scan_word(scan, name);
+    *policy = (struct lk_policy){0};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(name, known[i].name) == 0) policy->kind = known[i].kind;
+    if (policy->kind == LK_POLICY_NONE)
+        return lk_scan_fail(scan, at, true, "expected a policy (h2o, tova, random or newest)");
+    if (!lk_scan_accept(scan, '(')) return LK_OK;
+    char option[LK_WORD_MAX];
+    at = lk_scan_next(scan);
+    lk_scan_word(scan, option);
+    if (policy->kind == LK_POLICY_H2O && strcmp(option, "mean") == 0)
+        policy->mean = true;
+    else if (policy->kind == LK_POLICY_TOVA && strcmp(option, "apart") == 0)
+        policy->per_head = true;
+    else
+        return lk_scan_fail(scan, at, true,
+                            "expected an option of the policy (h2o: mean; tova: apart)");
+    return lk_scan_accept(scan, ')') ? LK_OK : lk_scan_fail(scan, scan->at, true, "expected ')'");
+}
+
+/* Read what follows the word 'keep': SPAN [ 'of' 'context' ] 'by' POLICY. Also prints the level's
+ * name ("keep 512 by h2o") into name [cap]. */
+static lk_status read_keep(struct lk_scan *scan, struct lk_limit *limit, char *name, size_t cap) {
+    struct lk_span span;
+    char word[LK_WORD_MAX];
+    *limit = (struct lk_limit){0};
+    lk_status status = read_span(scan, "keep", &span);
+    if (status) return status;
+    limit->n_tok = span.n_tok;
+    limit->percent = span.percent;
+    lk_scan_peek(scan, word);
+    if (span.percent > 0 && strcmp(word, "of") == 0) {
+        lk_scan_word(scan, word);
+        status = expect_word(scan, "context");
+        if (status) return status;
+        limit->of_context = true;
+    }
+    status = expect_word(scan, "by");
+    if (status) return status;
+    status = read_policy(scan, &limit->policy, word);
+    if (status) return status;
+    snprintf(name, cap, "keep %s%s by %.6s", span.text, limit->of_context ? " of context" : "",
+             word);
+    return LK_OK;
+}
+
+/* ---- parts ---- */
+
 /* 'shift' ')' */
 static lk_status read_shift(struct parser *p, struct lk_level_spec *level) {
-    char word[LK_WORD_MAX];
-    lk_scan_peek(&p->scan, word);
-    if (strcmp(word, "shift") != 0)
-        return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'shift'");
-    lk_scan_word(&p->scan, word);
+    lk_status status = expect_word(&p->scan, "shift");
+    if (status) return status;
     level->shift = true;
     return lk_scan_accept(&p->scan, ')') ? LK_OK
                                          : lk_scan_fail(&p->scan, p->scan.at, true, "expected ')'");
@@ -68,14 +167,14 @@ static lk_status read_range(struct parser *p, const char *word, size_t at,
     } else if (strcmp(word, "recent") == 0 || strcmp(word, "window") == 0) {
         struct lk_span span;
         level->range = LK_RECENT;
-        status = lk_recipe_read_span(&p->scan, word, &span);
+        status = read_span(&p->scan, word, &span);
         if (status) return status;
         level->n_tok = span.n_tok;
         level->percent = span.percent;
         snprintf(level->name, sizeof level->name, "%.8s %s", word, span.text);
     } else if (strcmp(word, "keep") == 0) {
         level->range = LK_BODY;
-        status = lk_recipe_read_keep(&p->scan, &level->limit, level->name, sizeof level->name);
+        status = read_keep(&p->scan, &level->limit, level->name, sizeof level->name);
     } else {
         level->range = LK_BODY;
         if (strcmp(word, "all") == 0) p->at.sole_level = "'all'";
@@ -157,7 +256,7 @@ static lk_status read_override(struct parser *p, struct lk_limit *limit, struct 
     }
     if (strcmp(word, "keep") != 0) return lk_recipe_read_codecs(&p->scan, side);
     lk_scan_word(&p->scan, word);
-    lk_status status = lk_recipe_read_keep(&p->scan, limit, name, sizeof name);
+    lk_status status = read_keep(&p->scan, limit, name, sizeof name);
     if (status) return status;
     return lk_scan_accept(&p->scan, ':') ? lk_recipe_read_codecs(&p->scan, side) : LK_OK;
 }
@@ -237,14 +336,11 @@ static lk_status read_body_codecs(struct parser *p, struct lk_level_spec *level,
 
 /* 'less', after 'absorb' */
 static lk_status read_absorb(struct parser *p, const char *name, size_t at) {
-    char word[LK_WORD_MAX];
     (void)name;
-    lk_scan_peek(&p->scan, word);
-    if (strcmp(word, "less") != 0)
-        return lk_scan_fail(&p->scan, p->scan.at, true, "expected 'less'");
     if (p->recipe->absorbs)
         return lk_scan_fail(&p->scan, at, false, "there is already an 'absorb'");
-    lk_scan_word(&p->scan, word);
+    lk_status status = expect_word(&p->scan, "less");
+    if (status) return status;
     p->recipe->absorbs = true;
     p->at.absorb = at;
     return LK_OK;
