@@ -3,7 +3,7 @@
 # only become smaller. Skipped (77) without the tools, or if the build is not the checkout's.
 set -u
 
-most=37
+most=36
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the checkout}
 [ "${LOWKEY_BUILD:?set LOWKEY_BUILD to the build folder}" -ef "$source/build" ] || { echo "another build folder"; exit 77; }
 for tool in python3 cc addr2line; do command -v $tool >/dev/null || { echo "no $tool"; exit 77; }; done
