@@ -3,7 +3,6 @@
 #include "eval/backend.h"
 
 #include "base/buf.h"
-#include "eval/backend_llama.h"
 #include "eval/backend_lowkey.h"
 
 #include <math.h>

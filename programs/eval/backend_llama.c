@@ -1,7 +1,6 @@
 /* libllama's own forward pass and cache as a backend. */
-#include "eval/backend_llama.h"
-
 #include "base/cxx_call.h"
+#include "eval/backend_ops.h"
 
 #include "llama.h"
 

@@ -45,4 +45,7 @@ static inline lk_status lk_backend_report(struct lk_backend *backend, double n, 
     return LK_OK;
 }
 
+/* libllama's own context with a cache type (backend_llama.c). */
+extern const struct lk_backend_ops lk_backend_llama;
+
 #endif

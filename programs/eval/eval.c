@@ -1,12 +1,19 @@
-/* Runs tasks on backends: every item that the results file does not have yet. */
+/* Runs tasks on backends: every item that the results file does not have yet. An item may run in a
+ * child process, so that its memory can be measured separately. */
 #include "eval/eval.h"
 
+#include "base/buf.h"
 #include "base/clock.h"
-#include "eval/isolated.h"
+#include "base/fnv1a.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { MAX_KEY = 256 };
 
@@ -189,6 +196,75 @@ static lk_status run_on_backends(struct eval_run *run, const struct eval_job *jo
     return status;
 }
 
+/* ---- an item in a child process, which sends its record through a pipe ---- */
+
+/* Runs in the child process and fills `record`. */
+typedef lk_status isolated_fn(void *user, json_t *record, lk_err *err);
+
+/* In the child: write {"record"} or {"code", "message"} to the pipe, and exit. */
+static void run_child(isolated_fn *work, void *user, json_t *record, int pipe_end) {
+    lk_err err = {0};
+    lk_status status = work(user, record, &err);
+    json_t *answer = status ? json_pack("{s:i s:s}", "code", status, "message", err.msg)
+                            : json_pack("{s:O}", "record", record);
+    bool sent = answer && json_dumpfd(answer, pipe_end, JSON_COMPACT) == 0;
+    _exit(sent ? 0 : 1); /* does not flush the parent's buffers a second time */
+}
+
+/* Read the pipe until its end. */
+static void read_pipe(int pipe_end, struct lk_buf *out) {
+    char part[4096];
+    for (;;) {
+        ssize_t n = read(pipe_end, part, sizeof part);
+        if (n < 0 && errno == EINTR) continue; /* the child is interrupted too, and ends */
+        if (n <= 0) return;
+        lk_buf_append(out, part, (size_t)n);
+    }
+}
+
+/* Update `record`, or fail, according to the child's answer and exit status. */
+static lk_status read_answer(const struct lk_buf *text, int status, json_t *record, lk_err *err) {
+    json_t *answer = text->failed ? NULL : json_loadb(lk_buf_cstr(text), text->len, 0, NULL);
+    const json_t *made = json_object_get(answer, "record"),
+                 *message = json_object_get(answer, "message");
+    lk_status result = LK_OK;
+    if (WIFSIGNALED(status))
+        result = lk_fail(err, LK_E_IO,
+                         "signal %d terminated the process; check that there is enough memory",
+                         WTERMSIG(status));
+    else if (message)
+        result = lk_fail(err, (lk_status)json_integer_value(json_object_get(answer, "code")), "%s",
+                         json_string_value(message));
+    else if (!made || json_object_update(record, (json_t *)made))
+        result = lk_fail(err, LK_E_IO, "the process ended without an answer");
+    json_decref(answer);
+    return result;
+}
+
+/* Run `work` in a child process and copy its record, or its error. The calling process must have no
+ * other threads. LK_E_IO if a signal terminated the child. */
+static lk_status run_in_process(isolated_fn *work, void *user, json_t *record, lk_err *err) {
+    int end[2], status = 0;
+    if (pipe(end)) return lk_fail(err, LK_E_IO, "cannot create a pipe: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(end[0]);
+        run_child(work, user, record, end[1]);
+    }
+    close(end[1]);
+    if (pid < 0) {
+        close(end[0]);
+        return lk_fail(err, LK_E_IO, "cannot start a process: %s", strerror(errno));
+    }
+    struct lk_buf text = {0};
+    read_pipe(end[0], &text);
+    close(end[0]);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    lk_status result = read_answer(&text, status, record, err);
+    lk_buf_free(&text);
+    return result;
+}
+
 /* An item that runs in a process of its own, which opens the model and the backend. */
 struct isolated_item {
     struct eval_run *run;
@@ -218,7 +294,7 @@ static lk_status run_isolated(struct eval_run *run, const struct eval_job *job, 
         start_item(run, job->task->name, kv, job->task->cost(job->items.state, i));
         double start = lk_now();
         if (!on_tokens(run, 0)) status = lk_fail(err, LK_E_CANCELLED, "cancelled");
-        if (status == LK_OK) status = lk_isolated_run(run_in_child, &x, record, err);
+        if (status == LK_OK) status = run_in_process(run_in_child, &x, record, err);
         if (status == LK_OK) json_object_set_new(record, "seconds", json_real(lk_now() - start));
         if (status == LK_OK) status = add_record(run, job, kv, i, record, err);
         end_item(run);
@@ -411,4 +487,128 @@ lk_status lk_eval_run(struct lk_eval *eval, lk_err *err) {
             run.job[j].task->close(run.job[j].items.state);
     free(run.job);
     return status;
+}
+
+/* ---- the header of a run: fingerprints of its files, the machine, and the options ---- */
+
+/* "SIZE-HASH", the form of all fingerprints. */
+static void print_fingerprint(char out[40], size_t size, uint64_t hash) {
+    snprintf(out, 40, "%zu-%016" PRIx64, size, hash);
+}
+
+/* A fingerprint of a file: its size, and a hash of its first and last MiB. */
+static lk_status file_fingerprint(const char *path, char out[40], lk_err *err) {
+    enum { PART = 1 << 20 };
+    FILE *file = fopen(path, "rb");
+    char *part = malloc(PART);
+    long size = -1;
+    uint64_t hash = LK_FNV1A_INIT;
+    if (file && part && fseek(file, 0, SEEK_END) == 0 && (size = ftell(file)) >= 0) {
+        for (int end = 0; end < 2; end++) {
+            long from = end && size > PART ? size - PART : 0;
+            if (fseek(file, from, SEEK_SET)) break;
+            hash = lk_fnv1a(hash, part, fread(part, 1, PART, file));
+        }
+    }
+    lk_status status = LK_OK;
+    if (!part)
+        status = lk_fail(err, LK_E_NOMEM, "no memory to read %s", path);
+    else if (size < 0)
+        status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
+    if (status == LK_OK) print_fingerprint(out, (size_t)size, hash);
+    free(part);
+    if (file) fclose(file);
+    return status;
+}
+
+/* The processor's name from /proc/cpuinfo, or "unknown". */
+static void read_cpu_name(char *name, size_t cap) {
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, cap, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        value += 1 + strspn(value + 1, " \t");
+        value[strcspn(value, "\n")] = 0;
+        snprintf(name, cap, "%s", value);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+/* The options that a results file must share. `sidecar`: its fingerprint, or "none". */
+static json_t *pack_options(const struct lk_eval *eval, const char *sidecar) {
+    const struct lk_eval_opts *opts = &eval->opts;
+    char text[40] = "none", *data = opts->data ? realpath(opts->data, NULL) : NULL;
+    if (opts->text)
+        print_fingerprint(text, opts->text_len,
+                          lk_fnv1a(LK_FNV1A_INIT, opts->text, opts->text_len));
+    json_t *options = json_pack(
+        "{s:I s:I s:b s:b s:I s:s s:s? s:s}", "--seed", (json_int_t)opts->seed, "--ctx",
+        (json_int_t)opts->n_ctx, "--quick", opts->quick, "--plain", opts->plain, "--min-answer",
+        (json_int_t)opts->min_answer, "--text", text, "--data", data, "--sidecar", sidecar);
+    free(data);
+    return options;
+}
+
+json_t *lk_run_header(const struct lk_eval *eval, const char *command, lk_err *err) {
+    char fingerprint[40], sidecar[40] = "none", cpu[200], date[40];
+    if (file_fingerprint(eval->models.path, fingerprint, err)) return NULL;
+    if (eval->models.opts.sidecar && file_fingerprint(eval->models.opts.sidecar, sidecar, err))
+        return NULL;
+    const char *name = strrchr(eval->models.path, '/');
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n_threads = eval->models.opts.n_threads > 0 ? eval->models.opts.n_threads
+                    : cores > 16                    ? 16
+                                                    : (int)cores;
+    time_t now = time(NULL);
+    struct tm utc;
+    read_cpu_name(cpu, sizeof cpu);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_t *header = json_pack(
+        "{s:s s:s s:s s:s s:s s:i s:s s:s s:s s:o}", "type", "run", "version", lk_version(),
+        "model", name ? name + 1 : eval->models.path, "model_fingerprint", fingerprint, "weights",
+        eval->models.opts.weights == LK_WEIGHTS_F32 ? "f32" : "shipped", "n_threads", n_threads,
+        "cpu", cpu, "command", command, "date", date, "options", pack_options(eval, sidecar));
+    if (!header)
+        lk_fail(err, LK_E_NOMEM,
+                "no memory for the header of the results, or a name is not valid UTF-8");
+    return header;
+}
+
+/* ---- the table of tasks and of groups of tasks ---- */
+
+static const struct lk_task *const task_table[] = {
+    &lk_task_text,    &lk_task_agree, &lk_task_bytes, &lk_task_needle,
+    &lk_task_passkey, &lk_task_vt,    &lk_task_fwe,   &lk_task_qa,
+};
+
+static const struct {
+    const char *name, *task[8];
+} group_table[] = {
+    {"ruler", {"vt", "fwe", "qa"}},
+};
+
+enum {
+    N_TASK = sizeof task_table / sizeof task_table[0],
+    N_GROUP = sizeof group_table / sizeof group_table[0],
+    MAX_GROUP_TASKS = sizeof group_table[0].task / sizeof group_table[0].task[0],
+};
+
+const struct lk_task *lk_task_at(size_t i) { return i < N_TASK ? task_table[i] : NULL; }
+
+const struct lk_task *lk_task_find(const char *name) {
+    for (size_t i = 0; i < N_TASK; i++)
+        if (strcmp(task_table[i]->name, name) == 0) return task_table[i];
+    return NULL;
+}
+
+const char *lk_task_group_name(size_t i) { return i < N_GROUP ? group_table[i].name : NULL; }
+
+const struct lk_task *lk_task_in_group(const char *name, size_t i) {
+    for (size_t g = 0; g < N_GROUP; g++)
+        if (strcmp(group_table[g].name, name) == 0 && i < MAX_GROUP_TASKS && group_table[g].task[i])
+            return lk_task_find(group_table[g].task[i]);
+    return NULL;
 }

@@ -9,9 +9,128 @@
 #ifndef LK_EVAL_ITEMS_H
 #define LK_EVAL_ITEMS_H
 
-#include "eval/fit_length.h"
-#include "eval/rng.h"
+#include "base/err.h"
+#include "eval/arena.h"
 #include "eval/task.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- random numbers ----
+ *
+ * The same seed gives the same items on every machine. */
+
+struct lk_rng {
+    uint64_t state;
+};
+
+/* The generator of one item: the index-th of the task (or other purpose) `name`, with the user's
+ * seed. */
+struct lk_rng lk_rng_seed(uint64_t seed, const char *name, uint64_t index);
+
+uint64_t lk_rng_next(struct lk_rng *rng);
+
+/* A number from 0 to n - 1, n > 0. */
+size_t lk_rng_below(struct lk_rng *rng, size_t n);
+
+/* Fill order [n] with a random permutation of 0 to n - 1. */
+void lk_rng_permutation(struct lk_rng *rng, uint32_t *order, size_t n);
+
+/* ---- items: questions that the model answers in its own words ----
+ *
+ *   plain  shot 0's question \n opening answer \n\n ... context \n\n question \n opening
+ *   chat   the same turns in the model's chat template. Answers are turns of the assistant. The
+ *          last answer starts with the opening
+ *
+ *          |--- shots, context: the head ---|--- last question, opening: the tail ---| answer
+ *
+ * The head is prefilled as a prompt and compressed. The tail is evaluated through the cache. A
+ * session attends to a prompt exactly, so with the question in the prompt the answer would be
+ * looked up in the full cache. Items measure a cache that does not know the question in advance.
+ *
+ * The opening ("The pass key is") makes small models answer at all. RULER calls it an answer prefix
+ * (Hsieh et al. 2024, arXiv:2404.06654). */
+
+/* How an answer is compared with the expected texts. */
+enum lk_match {
+    LK_MATCH_ALL, /* the share of the expected texts in the answer, ignoring case */
+    LK_MATCH_ANY, /* 1 if the answer contains any expected text */
+};
+
+/* A solved example. Its answer is the text after the opening. */
+struct lk_shot {
+    const char *question, *answer;
+};
+
+struct lk_item {
+    const char *key;            /* identifies the item in the results: "single/4096/50/0" */
+    const char *part;           /* kind of item within its task, or NULL */
+    const struct lk_shot *shot; /* [n_shot] solved examples before the question */
+    size_t n_shot;
+    const char *context; /* the long text that the question is about, or NULL */
+    const char *question, *opening;
+    const char *answer;        /* the right text after the opening, for its likelihood, or NULL */
+    const char *const *expect; /* [n_expect] */
+    size_t n_expect;
+    enum lk_match match;
+    const char *stop;  /* the answer ends before this text; NULL: where the model ends it */
+    size_t n_generate; /* maximum number of tokens of an answer */
+    double length;     /* requested tokens, question and answer together; 0: not requested */
+    double depth;      /* of the needle, 0 (start) to 1 (end); < 0: none */
+};
+
+/* How items become prompts for a model. */
+struct lk_prompt_format {
+    const lk_model *model;
+    bool chat; /* use the model's chat template */
+};
+
+/* The chat format if the model has a template, else the plain format. */
+struct lk_prompt_format lk_prompt_format_of(const lk_model *model);
+
+/* The tokens of an item: head, tail and, if the item has one, the right answer. */
+struct lk_item_tokens {
+    int32_t *tok; /* [n_head + n_tail + n_answer] */
+    size_t n_head, n_tail, n_answer;
+};
+
+/* Tokenize an item. Head and tail have at least one token each. Free with lk_item_tokens_free. */
+lk_status lk_item_tokenize(const struct lk_prompt_format *format, const struct lk_item *item,
+                           struct lk_item_tokens *out, lk_err *err);
+void lk_item_tokens_free(struct lk_item_tokens *tokens);
+
+/* Count the tokens of head and tail. */
+lk_status lk_item_length(const struct lk_prompt_format *format, const struct lk_item *item,
+                         size_t *n_tok, lk_err *err);
+
+/* Score the text of an answer, 0 to 1. */
+double lk_item_score(const struct lk_item *item, const char *text);
+
+/* ---- items of a requested length ----
+ *
+ * Long items consist of units (sentences, words, documents).
+ * Their length is counted in tokens of the evaluated model. */
+
+/* Build an item of n units. The same n gives the same item; more units give more tokens. */
+typedef lk_status (*lk_make_item_fn)(void *user, size_t n_unit, struct lk_arena *arena,
+                                     struct lk_item *item, lk_err *err);
+
+struct lk_fit_opts {
+    lk_make_item_fn make;
+    void *user;
+    size_t min_unit, max_unit; /* limits of the number of units */
+    size_t max_tok;            /* of the item and its answer (n_generate) together */
+};
+
+/* Build the longest item that fits, to within two units. Its texts stay in `arena`. LK_E_ARG if
+ * min_unit units do not fit. *n_unit and *n_tok (each may be NULL): its units, and its tokens
+ * without the answer. */
+lk_status lk_fit_length(const struct lk_fit_opts *fit, const struct lk_prompt_format *format,
+                        struct lk_arena *arena, struct lk_item *item, size_t *n_unit, size_t *n_tok,
+                        lk_err *err);
+
+/* ---- the items of a task ---- */
 
 struct lk_items {
     struct lk_arena arena; /* its ledger is set before the first use */
@@ -47,7 +166,7 @@ struct lk_item_grid {
     size_t n_part;             /* kinds of items */
     size_t n_depth;            /* depths from 0 to 1 in equal steps; 0: no depths */
     size_t n_round;            /* rounds without a limit; with --quick there is one sweep */
-    size_t min_unit, max_unit; /* units per item, see eval/fit_length.h */
+    size_t min_unit, max_unit; /* units per item, see lk_make_item_fn */
     lk_make_item_fn make;      /* its user is the item's struct lk_grid_point */
     const void *user;
 };

@@ -1,4 +1,4 @@
-/* What tasks share: limits, the text, paths of data, and tokens. */
+/* What tasks share: limits, the text and tokens. */
 #include "eval/task.h"
 
 #include "base/buf.h"

@@ -6,7 +6,7 @@
  *
  * Records are written to the results file as they are made, and summarize sees nothing else. So a
  * run can continue where an earlier one stopped. To add a task, write task_NAME.c with its
- * `struct lk_task`, declare it in task_list.h and add it to the table in tasks.c. */
+ * `struct lk_task`, declare it below and add it to the table in eval.c. */
 #ifndef LK_EVAL_TASK_H
 #define LK_EVAL_TASK_H
 
@@ -105,5 +105,9 @@ lk_status lk_task_tokenize_text(const struct lk_eval_opts *opts, const lk_model 
 /* The text of n tokens. If it is not valid UTF-8, as when a token ends within a character, every
  * byte from 0x80 on becomes '?'. Owned: free(). NULL if there is no memory. */
 char *lk_task_detokenize(const lk_model *model, const int32_t *tok, size_t n);
+
+/* The tasks of task_*.c. */
+extern const struct lk_task lk_task_text, lk_task_agree, lk_task_bytes;
+extern const struct lk_task lk_task_needle, lk_task_passkey, lk_task_vt, lk_task_fwe, lk_task_qa;
 
 #endif

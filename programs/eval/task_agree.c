@@ -1,7 +1,7 @@
 /* Task `agree`: how long a greedy continuation is identical to the full cache's.
  *
  * Items are consecutive excerpts of the text. Each is prefilled as a prompt and continued. */
-#include "eval/task_list.h"
+#include "eval/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * Each cache is filled by a process of its own, which opens the model, prefills the text as one
  * prompt and reports its peak resident memory. For libllama only the size of the cache is known. */
-#include "eval/task_list.h"
+#include "eval/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>

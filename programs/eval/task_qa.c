@@ -10,7 +10,7 @@
 #include "eval/haystack.h"
 #include "eval/jsonl.h"
 #include "eval/question.h"
-#include "eval/task_list.h"
+#include "eval/task.h"
 
 #include <string.h>
 #include <unistd.h>

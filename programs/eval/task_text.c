@@ -3,14 +3,142 @@
  *
  * Chunks and scored positions are those of llama-perplexity (-c N), so perplexities are comparable.
  * Chunks are evaluated in small steps through the cache itself. */
-#include "eval/hellinger.h"
-#include "eval/tasks.h"
+#include "eval/backend_lowkey.h"
+#include "eval/task.h"
 #include "lowkey_lab.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Hellinger distances ----
+ *
+ * How far a backend's attention is from the full cache's, while backends are compared on a text:
+ * the Hellinger distance of one token's attention in every layer (lk_probe in lowkey_lab.h), for
+ * some steps of a chunk.
+ *
+ * Works by wrapping the predictor of a session. */
+
+struct hellinger {
+    lk_predictor inner;
+    lk_probe *probe;
+    const struct hellinger *full; /* of the full cache; NULL: this is the full cache */
+    int32_t n_layer;
+    size_t n_ctx, n_done; /* tokens of the chunk, and the ones evaluated so far */
+    json_t *rows;         /* [query][layer] distances; owned */
+};
+
+enum { N_QUERY = 8 }; /* measured steps per chunk, spread over its second half */
+
+static void measuring_clear(void *self) {
+    struct hellinger *h = self;
+    h->n_done = 0;
+    h->inner.clear(h->inner.self);
+}
+
+/* Whether to measure a step that ends after `end` tokens. */
+static bool measures_step(const struct hellinger *h, size_t end) {
+    size_t half = h->n_ctx / 2, spacing = (h->n_ctx - half + N_QUERY - 1) / N_QUERY;
+    return end > half &&
+           (h->n_done <= half || (end - half) / spacing > (h->n_done - half) / spacing);
+}
+
+static lk_status measuring_eval(void *self, const int32_t *tok, size_t n, bool all, lk_err *err) {
+    struct hellinger *h = self;
+    bool measured = measures_step(h, h->n_done + n);
+    lk_probe_set(h->probe, measured);
+    lk_status status = h->inner.eval(h->inner.self, tok, n, all, err);
+    h->n_done += n;
+    if (status != LK_OK || !measured || !h->full) return status;
+    json_t *row = json_array();
+    for (int layer = 0; layer < h->n_layer; layer++)
+        json_array_append_new(row,
+                              lk_json_number(lk_probe_hellinger(h->full->probe, h->probe, layer)));
+    return json_array_append_new(h->rows, row) == 0
+               ? LK_OK
+               : lk_fail(err, LK_E_NOMEM, "no memory for distances");
+}
+
+static const float *measuring_logits(void *self, int32_t i) {
+    struct hellinger *h = self;
+    return h->inner.logits(h->inner.self, i);
+}
+
+/* Attach a probe to `backend` and replace *predictor, the backend's, by one that measures chunks of
+ * n_ctx tokens. `full`: the measurement of the full cache; NULL for the full cache itself. Without
+ * a session (libllama) *predictor is unchanged. Close it even after a failure. */
+static lk_status hellinger_open(struct hellinger *h, const struct hellinger *full,
+                                struct lk_backend *backend, size_t n_ctx, lk_predictor *predictor,
+                                lk_err *err) {
+    lk_session *session = lk_backend_session(backend);
+    *h = (struct hellinger){.inner = *predictor,
+                            .full = full,
+                            .n_layer = lk_model_get_info(backend->model).n_cached,
+                            .n_ctx = n_ctx};
+    if (!session) return LK_OK;
+    h->rows = json_array();
+    if (!h->rows) return lk_fail(err, LK_E_NOMEM, "no memory for distances");
+    lk_status status = lk_probe_new(&h->probe, session, err);
+    if (status == LK_OK)
+        *predictor = (lk_predictor){.self = h,
+                                    .clear = measuring_clear,
+                                    .eval = measuring_eval,
+                                    .logits = measuring_logits};
+    return status;
+}
+
+static void hellinger_close(struct hellinger *h) {
+    lk_probe_free(h->probe);
+    json_decref(h->rows);
+}
+
+/* Add the measured distances to a record as "hellinger". Does nothing for the full cache. */
+static lk_status hellinger_record(const struct hellinger *h, json_t *record, lk_err *err) {
+    if (!h->full || json_array_size(h->rows) == 0 ||
+        json_object_set(record, "hellinger", h->rows) == 0)
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "no memory for distances");
+}
+
+/* Compute the series hellinger_by_layer and the metric hellinger, the mean over layers, from the
+ * records. */
+static void hellinger_summarize(const json_t *records, struct lk_task_result *result) {
+    json_t *rows = json_object_get(json_array_get(records, 0), "hellinger"), *record, *row;
+    size_t n_layer = json_array_size(json_array_get(rows, 0)), n = 0, i, k;
+    if (n_layer == 0) return;
+    double *sum = calloc(5 * n_layer, sizeof *sum), *sum2 = sum + n_layer, *x = sum2 + n_layer,
+           *y = x + n_layer, *error = y + n_layer;
+    double whole = 0, whole2 = 0;
+    result->failed |= !sum;
+    if (!sum) return;
+    json_array_foreach((json_t *)records, k, record) {
+        json_array_foreach(json_object_get(record, "hellinger"), i, row) {
+            double mean = 0;
+            for (size_t layer = 0; layer < n_layer; layer++) {
+                double d = json_number_value(json_array_get(row, layer));
+                sum[layer] += d;
+                sum2[layer] += d * d;
+                mean += d / (double)n_layer;
+            }
+            whole += mean;
+            whole2 += mean * mean;
+            n++;
+        }
+    }
+    for (size_t layer = 0; layer < n_layer; layer++) {
+        x[layer] = (double)layer;
+        y[layer] = sum[layer] / (double)n;
+        error[layer] = lk_standard_error(sum[layer], sum2[layer], (double)n);
+    }
+    lk_add_series(result, "hellinger_by_layer", "layer", "Hellinger distance of attention", x, y,
+                  error, n_layer);
+    lk_add_metric(result, "hellinger", whole / (double)n,
+                  lk_standard_error(whole, whole2, (double)n), n);
+    free(sum);
+}
+
+/* ---- the task ---- */
 
 /* Tokens of a step. The rows of a recipe age between steps. libllama quantizes each row
  * immediately, whatever the step. Its attention is several times faster from 64 queries on if K and
@@ -93,7 +221,7 @@ static lk_status run_text(void *state, size_t i, struct lk_backend *const *backe
     size_t n_vocab = backend[0]->n_vocab,
            n_step = lk_backend_is_llama(backend[0]->kv) ? STEP_LLAMA : STEP;
     lk_predictor *predictor = calloc(n, sizeof *predictor);
-    struct lk_hellinger *distance = calloc(n, sizeof *distance);
+    struct hellinger *distance = calloc(n, sizeof *distance);
     lk_prediction **score = calloc(n, sizeof *score), *all = calloc(n * t->n_scored, sizeof *all);
     lk_status status = predictor && distance && score && all
                            ? LK_OK
@@ -101,8 +229,8 @@ static lk_status run_text(void *state, size_t i, struct lk_backend *const *backe
     for (size_t j = 0; status == LK_OK && j < n; j++) {
         predictor[j] = lk_backend_predictor(backend[j]);
         score[j] = all + j * t->n_scored;
-        status = lk_hellinger_open(&distance[j], j ? &distance[0] : NULL, backend[j], t->n_ctx,
-                                   &predictor[j], err);
+        status = hellinger_open(&distance[j], j ? &distance[0] : NULL, backend[j], t->n_ctx,
+                                &predictor[j], err);
     }
     if (status == LK_OK) {
         memcpy(t->chunk, t->tok + i * t->n_ctx, t->n_ctx * sizeof *t->chunk);
@@ -115,9 +243,9 @@ static lk_status run_text(void *state, size_t i, struct lk_backend *const *backe
         json_object_set_new(record[j], "seconds", json_real(predictor[j].seconds));
         if (!write_scores(record[j], score[j], t->n_scored, j == 0))
             status = lk_fail(err, LK_E_NOMEM, "no memory for a chunk's scores");
-        if (status == LK_OK) status = lk_hellinger_record(&distance[j], record[j], err);
+        if (status == LK_OK) status = hellinger_record(&distance[j], record[j], err);
     }
-    for (size_t j = 0; distance && j < n; j++) lk_hellinger_close(&distance[j]);
+    for (size_t j = 0; distance && j < n; j++) hellinger_close(&distance[j]);
     free(distance);
     free(all);
     free(score);
@@ -192,7 +320,7 @@ static lk_status summarize_text(const void *state, const json_t *records, const 
         lk_add_metric(result, "kl_p999", r.kl_p999, -1, n);
         lk_add_metric(result, "top1", r.top1,
                       lk_standard_error(r.top1 * (double)n, r.top1 * (double)n, (double)n), n);
-        lk_hellinger_summarize(records, result);
+        hellinger_summarize(records, result);
     }
     free(score);
     return LK_OK;

@@ -1,8 +1,7 @@
 /* Evaluation of tiny models: tasks, figures, and results files that can be resumed. */
 #include "base/ledger.h"
 #include "eval/eval.h"
-#include "eval/run_header.h"
-#include "eval/tasks.h"
+#include "eval/task.h"
 #include "lowkey_lab.h"
 #include "support.h"
 #include "tiny_gguf.h"

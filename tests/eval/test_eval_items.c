@@ -1,8 +1,8 @@
 /* The items of the tasks that ask questions: their lengths, needles, expected answers and
  * errors. */
 #include "base/ledger.h"
+#include "eval/eval.h"
 #include "eval/question.h"
-#include "eval/tasks.h"
 #include "support.h"
 #include "tiny_gguf.h"
 

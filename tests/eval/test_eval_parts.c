@@ -3,9 +3,8 @@
 #include "base/buf.h"
 #include "base/ledger.h"
 #include "eval/haystack.h"
-#include "eval/item.h"
+#include "eval/items.h"
 #include "eval/jsonl.h"
-#include "eval/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * results computed from records. */
 #include "base/ledger.h"
 #include "eval/question.h"
-#include "eval/task_list.h"
+#include "eval/task.h"
 #include "tiny_gguf.h"
 
 #include <math.h>

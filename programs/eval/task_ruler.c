@@ -1,15 +1,27 @@
-/* Task `vt`: variable tracking, RULER's multi-hop tracing (Hsieh et al. 2024, section 3.2).
+/* Two tasks of RULER (Hsieh et al. 2024, arXiv:2404.06654).
+ *
+ * `vt`: variable tracking, RULER's multi-hop tracing (Hsieh et al. 2024, section 3.2).
  *
  * One variable is assigned a number, and four more are assigned from each other, in this order but
  * far apart, in noise. The question asks for all five. A short example with other names comes
- * first, as in RULER. Score: share of the five names in the answer. */
+ * first, as in RULER. Score: share of the five names in the answer.
+ *
+ * `fwe`: frequent words extraction, RULER's aggregation task (Hsieh et al. 2024, section 3.3).
+ *
+ * The words are random, of six letters. In a text of n words, the k-th most frequent one occurs n
+ * k^-alpha / zeta(alpha) times, alpha = 2. The most frequent one is replaced by dots, which do not
+ * count, and the question asks for the next three. There is one different word per 50 tokens.
+ * Score: share of the three words. */
 #include "base/buf.h"
 #include "eval/haystack.h"
 #include "eval/question.h"
-#include "eval/task_list.h"
+#include "eval/task.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- vt ---- */
 
 enum {
     N_VARIABLE = 5,
@@ -103,11 +115,99 @@ static lk_status make_vt_items(const struct lk_items_opts *opts, struct lk_items
     return lk_items_generate(&grid, opts, out, err);
 }
 
-static const struct lk_question_kind kind = {make_vt_items, 4096, 1024};
+static const struct lk_question_kind vt_kind = {make_vt_items, 4096, 1024};
 
 const struct lk_task lk_task_vt = {
     .name = "vt",
     .summary = "RULER: variables that are assigned from each other",
-    .arg = &kind,
+    .arg = &vt_kind,
+    LK_QUESTION_FUNCTIONS,
+};
+
+/* ---- fwe ---- */
+
+enum { N_ASKED = 3, WORD_LETTERS = 6, TOKENS_PER_WORD = 50, MIN_WORDS = 150, MAX_WORDS = 1 << 24 };
+
+static const double ALPHA = 2, ZETA_ALPHA = 1.6449340668482264; /* pi^2 / 6 */
+
+/* Occurrences of the k-th word, k >= 1, in a text of n_word words. */
+static size_t occurrences(size_t n_word, size_t k) {
+    return (size_t)((double)n_word * pow((double)k, -ALPHA) / ZETA_ALPHA);
+}
+
+/* n different words of random letters. */
+static const char **choose_words(struct lk_rng *rng, size_t n, struct lk_arena *arena) {
+    const char **word = lk_arena_alloc(arena, n * sizeof *word);
+    for (size_t i = 0; word && i < n;) {
+        char letters[WORD_LETTERS];
+        for (size_t c = 0; c < WORD_LETTERS; c++) letters[c] = (char)('a' + lk_rng_below(rng, 26));
+        size_t same = 0;
+        while (same < i && memcmp(word[same], letters, WORD_LETTERS) != 0) same++;
+        if (same == i) word[i++] = lk_arena_copy(arena, letters, WORD_LETTERS);
+        if (arena->failed) return NULL;
+    }
+    return word;
+}
+
+/* The words in random order, each as often as it occurs. */
+static const char *write_words(struct lk_rng *rng, const char **word, size_t n_kind, size_t n_word,
+                               struct lk_arena *arena) {
+    size_t n = 0;
+    for (size_t k = 1; k <= n_kind; k++) n += occurrences(n_word, k);
+    uint32_t *order = lk_arena_alloc(arena, (n ? n : 1) * sizeof *order);
+    const char **all = lk_arena_alloc(arena, (n ? n : 1) * sizeof *all);
+    if (!order || !all) return "";
+    lk_rng_permutation(rng, order, n);
+    for (size_t k = 1, i = 0; k <= n_kind; k++)
+        for (size_t j = 0; j < occurrences(n_word, k); j++)
+            all[order[i++]] = k == 1 ? "..." : word[k - 1];
+    struct lk_buf text = {0};
+    for (size_t i = 0; i < n; i++) lk_buf_printf(&text, "%s%s", i ? " " : "", all[i]);
+    return lk_arena_take_buf(arena, &text);
+}
+
+static lk_status make_fwe(void *user, size_t n_word, struct lk_arena *arena, struct lk_item *item,
+                          lk_err *err) {
+    const struct lk_grid_point *point = user;
+    struct lk_rng rng = point->rng;
+    size_t n_kind = point->length / TOKENS_PER_WORD + N_ASKED + 2;
+    const char **word = choose_words(&rng, n_kind, arena);
+    const char **expect = lk_arena_alloc(arena, N_ASKED * sizeof *expect);
+    if (!word || !expect) return lk_arena_check(arena, err);
+    struct lk_buf answer = {0};
+    for (size_t i = 0; i < N_ASKED; i++) {
+        expect[i] = word[i + 1];
+        lk_buf_printf(&answer, "%s %s", i ? "," : "", expect[i]);
+    }
+    item->key = lk_arena_printf(arena, "%zu/%zu", point->length, point->round);
+    item->context = lk_arena_printf(
+        arena, "The text below is in code words. Keep count of how often each word appears.\n\n%s",
+        write_words(&rng, word, n_kind, n_word, arena));
+    item->question = "Which three words appear most often in the text above? The dots '...' are no "
+                     "word. Give the words alone.";
+    item->opening = "The three words that appear most often are:";
+    item->answer = lk_arena_take_buf(arena, &answer);
+    item->expect = expect;
+    item->n_expect = N_ASKED;
+    item->match = LK_MATCH_ALL;
+    item->n_generate = 50;
+    item->length = (double)point->length;
+    item->depth = -1;
+    return LK_OK;
+}
+
+static lk_status make_fwe_items(const struct lk_items_opts *opts, struct lk_items *out,
+                                lk_err *err) {
+    static const struct lk_item_grid grid = {
+        .n_part = 1, .n_round = 5, .min_unit = MIN_WORDS, .max_unit = MAX_WORDS, .make = make_fwe};
+    return lk_items_generate(&grid, opts, out, err);
+}
+
+static const struct lk_question_kind fwe_kind = {make_fwe_items, 4096, 1024};
+
+const struct lk_task lk_task_fwe = {
+    .name = "fwe",
+    .summary = "RULER: the most frequent of many random words",
+    .arg = &fwe_kind,
     LK_QUESTION_FUNCTIONS,
 };
