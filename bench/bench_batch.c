@@ -18,6 +18,7 @@
 #include "bench_support.h"
 #include "engine/batch.h"
 #include "engine/repeat_rows.h"
+#include "lowkey_serve.h"
 #include "support_ranks.h"
 
 #include <stdio.h>

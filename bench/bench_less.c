@@ -14,6 +14,7 @@
 #include "bench_support.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
+#include "lowkey_serve.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,11 @@
  *   lk_model    weights and vocabulary. Immutable; shared by any number of sessions and threads.
  *   lk_recipe   one line of text that says how a cache stores its rows. Immutable.
  *   lk_session  one sequence of tokens: its cache, scratch memory and last logits.
- *   lk_batch    evaluates several sessions in one pass over the weights.
  *   lk_sampler  chooses the next token from a session's logits.
  *   lk_drafter  guesses tokens that a session then evaluates in one pass: lowkey_draft.h.
+ *
+ * What a server needs besides is in lowkey_serve.h: several sessions in one pass, chats in JSON,
+ * grammars of JSON schemas, embeddings, and the memory of each part.
  *
  * These rules hold for every function and are not repeated below:
  *
@@ -35,7 +37,10 @@
 extern "C" {
 #endif
 
-/* ---- errors and messages ---- */
+/* ---- the functions of a program that generates text; all others are below ----
+ *
+ * Open a model, parse a recipe, make a session and a sampler; tokenize a prompt and let the session
+ * hold it; then choose a token, print its text and evaluate it, until it ends the answer. */
 
 typedef enum {
     LK_OK = 0,
@@ -53,15 +58,106 @@ typedef struct {
     char msg[500]; /* one line without a newline */
 } lk_err;
 
+/* Options are structs below; NULL: the defaults. */
+typedef struct lk_model lk_model;
+typedef struct lk_recipe lk_recipe;
+typedef struct lk_session lk_session;
+typedef struct lk_sampler lk_sampler;
+typedef struct lk_model_opts lk_model_opts;
+typedef struct lk_session_opts lk_session_opts;
+typedef struct lk_sampler_opts lk_sampler_opts;
+
+/* Progress of a long operation: `done` of `total` units. Return false to cancel
+ * (LK_E_CANCELLED). */
+typedef bool (*lk_progress)(void *user, uint64_t done, uint64_t total);
+
+/* Open a GGUF model. *out is owned: lk_model_free, after its last session, batch and sampler.
+ * LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM, LK_E_CANCELLED. */
+lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err);
+void lk_model_free(lk_model *model);
+
+/* Parse a recipe or the name of a preset, for example "sink 4: f16; body: k=rot3 v=rot2; window
+ * 128: f16". On LK_E_FORMAT the message shows the position and what was expected. *out is owned:
+ * lk_recipe_free, after its last session. */
+lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err);
+void lk_recipe_free(lk_recipe *recipe);
+
+/* Create an empty session. `model` and `recipe` must outlive it. *out is owned: lk_session_free. */
+lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                         const lk_session_opts *opts, lk_err *err);
+void lk_session_free(lk_session *session);
+
+/* Control tokens such as <|im_start|> (the types control and unknown of a vocabulary) structure a
+ * conversation. Text that only spells one is plain text and becomes other tokens, unless a flag
+ * says otherwise. User-defined tokens are found in any text. */
+enum {
+    LK_TOKENIZE_BEGIN = 1,   /* add the tokens that the model expects around a text (begin token) */
+    LK_TOKENIZE_CONTROL = 2, /* text that spells a control token becomes that token: only for texts
+                                whose author may speak as any role */
+    LK_TOKENIZE_MARKED = 4,  /* marked text becomes control tokens: see lk_chat_format */
+};
+
+/* Tokenize text[0..len), which must be valid UTF-8. `flags`: a sum of LK_TOKENIZE_*; 0: plain text
+ * only. `n_max`: maximum number of tokens; time and memory are then in proportion to it, and runs
+ * of more than 64 KiB with only or without white space are rejected. 0: no maximum, and runs of
+ * 4 MiB. *tok is owned: lk_tokens_free. LK_E_FULL: more than n_max tokens. LK_E_FORMAT: not UTF-8,
+ * or a mark without a control token. LK_E_UNSUPPORTED: a run is too long, or the model has no
+ * tokenizer. LK_E_NOMEM. */
+lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
+                      size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err);
+void lk_tokens_free(int32_t *tok);
+
+/* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
+ * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
+ * others are evaluated. Then checkpoints are kept: at the end, and within the evaluated tokens.
+ * *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session
+ * unchanged; after any other failure it is empty or holds a prefix of tok. */
+lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
+                          lk_err *err);
+
+enum { LK_EVAL_MAX = 512 }; /* maximum number of tokens of one lk_session_eval */
+
+/* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
+ * LK_E_ARG, LK_E_FULL, LK_E_CANCELLED, LK_E_NOMEM. After a failure the session is unchanged, except
+ * that it is empty if memory ran out between two layers (see lk_session_n_tok). */
+lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
+                          lk_err *err);
+
+/* Create a sampler; the default is greedy. *out is owned: lk_sampler_free. LK_E_ARG for options out
+ * of range, LK_E_FORMAT for an invalid grammar (the message names line and column),
+ * LK_E_UNSUPPORTED for a grammar that refers to tokens, or if the model has no tokenizer,
+ * LK_E_NOMEM. A grammar has at most 128 KiB. */
+lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
+                         lk_err *err);
+void lk_sampler_free(lk_sampler *sampler);
+
+/* Choose the token that follows the i-th one (see lk_session_logits; -1: the last) and remember it
+ * for penalties and grammar. LK_E_ARG if the session has no logits there, if they are not numbers,
+ * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no
+ * token. LK_E_UNSUPPORTED if the grammar is too ambiguous: this token would need too many steps,
+ * which bounds the time of a call. */
+lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
+                          lk_err *err);
+
+/* The text of a token, zero-terminated, borrowed until lk_model_free. *len is its number of bytes
+ * without the zero; a text can contain zeros, and may be part of a UTF-8 sequence. "" for a token
+ * that does not exist. Never fails. */
+const char *lk_token_text(const lk_model *model, int32_t tok, size_t *len);
+
+/* True if this token ends an answer: eos, eot and others of their kind. */
+bool lk_token_ends(const lk_model *model, int32_t tok);
+
+/* Logits [n_vocab] after the i-th token of the last evaluation; i < 0 counts from its end. NULL if
+ * there are none. Borrowed until the session's next call. */
+const float *lk_session_logits(const lk_session *session, int32_t i);
+
+/* ---- errors and messages ---- */
+
 /* Name of a status, for example "out of memory". Static. */
 const char *lk_status_name(lk_status status);
 
 /* Version of the library, for example "0.1.0". Static. */
 const char *lk_version(void);
-
-/* Progress of a long operation: `done` of `total` units. Return false to cancel
- * (LK_E_CANCELLED). */
-typedef bool (*lk_progress)(void *user, uint64_t done, uint64_t total);
 
 /* A message of ggml or libllama. It may be part of a line. Called from any thread. */
 typedef enum { LK_LOG_DEBUG = 1, LK_LOG_INFO = 2, LK_LOG_WARN = 3, LK_LOG_ERROR = 4 } lk_log_level;
@@ -72,14 +168,12 @@ void lk_set_log_callback(lk_log_callback callback, void *user);
 
 /* ---- model ---- */
 
-typedef struct lk_model lk_model;
-
 typedef enum {
     LK_WEIGHTS_AS_SHIPPED = 0, /* the file's types, repacked for the CPU if ggml can */
     LK_WEIGHTS_F32 = 1,        /* dequantized at load: slow, but without activation rounding */
 } lk_weights;
 
-typedef struct {
+struct lk_model_opts {
     int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
     bool no_mmap;         /* read the file instead of mapping it */
@@ -91,7 +185,7 @@ typedef struct {
     void *user;
     int32_t n_ctx; /* the longest context of its sessions; 0: that of the training. Models with
                       LongRoPE rotate keys differently for contexts beyond their original one */
-} lk_model_opts;
+};
 
 typedef struct {
     const char *arch;    /* borrowed until lk_model_free, like name */
@@ -118,56 +212,16 @@ typedef struct {
     bool is_adapted;       /* its weights are the file's and the sidecar's adapters */
 } lk_model_info;
 
-/* Open a GGUF model. *out is owned: lk_model_free, after its last session, batch and sampler.
- * LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM, LK_E_CANCELLED. */
-lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err);
-void lk_model_free(lk_model *model);
-
 /* Properties of a model. */
 lk_model_info lk_model_get_info(const lk_model *model);
-
-/* Control tokens around the parts of a text whose middle is to be filled in; -1: the model has
- * none. `repo` and `file` precede the name of a repository and of a file. */
-typedef struct {
-    int32_t prefix, suffix, middle, repo, file;
-} lk_fim_tokens;
-lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model);
 
 /* The model's chat template (Jinja), borrowed until lk_model_free; NULL if it has none. */
 const char *lk_model_chat_template(const lk_model *model);
 
 /* ---- tokens ---- */
 
-/* Control tokens such as <|im_start|> (the types control and unknown of a vocabulary) structure a
- * conversation. Text that only spells one is plain text and becomes other tokens, unless a flag
- * says otherwise. User-defined tokens are found in any text. */
-enum {
-    LK_TOKENIZE_BEGIN = 1,   /* add the tokens that the model expects around a text (begin token) */
-    LK_TOKENIZE_CONTROL = 2, /* text that spells a control token becomes that token: only for texts
-                                whose author may speak as any role */
-    LK_TOKENIZE_MARKED = 4,  /* marked text becomes control tokens: see lk_chat_format */
-};
-
-/* Tokenize text[0..len), which must be valid UTF-8. `flags`: a sum of LK_TOKENIZE_*; 0: plain text
- * only. `n_max`: maximum number of tokens; time and memory are then in proportion to it, and runs
- * of more than 64 KiB with only or without white space are rejected. 0: no maximum, and runs of
- * 4 MiB. *tok is owned: lk_tokens_free. LK_E_FULL: more than n_max tokens. LK_E_FORMAT: not UTF-8,
- * or a mark without a control token. LK_E_UNSUPPORTED: a run is too long, or the model has no
- * tokenizer. LK_E_NOMEM. */
-lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
-                      size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err);
-void lk_tokens_free(int32_t *tok);
-
-/* The text of a token, zero-terminated, borrowed until lk_model_free. *len is its number of bytes
- * without the zero; a text can contain zeros, and may be part of a UTF-8 sequence. "" for a token
- * that does not exist. Never fails. */
-const char *lk_token_text(const lk_model *model, int32_t tok, size_t *len);
-
 /* True if this token is of the types control or unknown. */
 bool lk_token_is_control(const lk_model *model, int32_t tok);
-
-/* True if this token ends an answer: eos, eot and others of their kind. */
-bool lk_token_ends(const lk_model *model, int32_t tok);
 
 typedef struct {
     const char *role, *content; /* "system", "user" or "assistant" */
@@ -183,55 +237,14 @@ typedef struct {
  *
  * *text is owned: lk_text_free. LK_E_FORMAT: a content is not UTF-8, or the template refuses the
  * conversation; the message quotes it. LK_E_UNSUPPORTED: there is no template, or it exceeds
- * the limits of lk_chat_bytes. LK_E_NOMEM. */
+ * the limits of templates. LK_E_NOMEM. */
 lk_status lk_chat_format(const lk_model *model, const lk_message *msg, size_t n_msg, bool reply,
                          char **text, lk_err *err);
-
-/* A conversation with all that templates know. {.messages = ...} formats it as it is. */
-typedef struct {
-    /* JSON array of messages as in OpenAI's API: objects with a role (system, user, assistant,
-     * tool), a content (string), and maybe tool_calls, tool_call_id, name and other fields that the
-     * template reads. Arguments of calls may be objects or JSON in strings. */
-    const char *messages;
-    const char *tools;     /* JSON array of tools as in OpenAI's API; NULL: none */
-    const char *variables; /* JSON object, more variables of the template, for example
-                              {"enable_thinking": false}; NULL: none */
-    bool reply;            /* open the assistant's turn at the end */
-    bool continue_last;    /* end in the last message, which is the assistant's, for continuing it;
-                              `reply` does not matter then */
-} lk_chat;
-
-/* Like lk_chat_format. Everything but roles may come from strangers. Tools, calls and results that
- * the template has no place for become text of system, assistant and user messages. Also LK_E_ARG:
- * a message is not as above; LK_E_FORMAT: invalid JSON. */
-lk_status lk_chat_format_json(const lk_model *model, const lk_chat *chat, char **text, lk_err *err);
-
-/* Upper bound of the memory that formatting takes, including its result, if the JSON texts of the
- * conversation, or the roles and contents of messages, have n_json bytes. */
-uint64_t lk_chat_bytes(uint64_t n_json);
-
-/* How the model writes a tool call: words, a JSON object with "name" and "arguments" (or
- * "parameters"), words. Control tokens in the words are left out. */
-typedef struct {
-    char before[64], after[64]; /* zero-terminated; "" if there are none, or are unknown */
-    bool has_parameters;        /* the arguments are called "parameters" */
-} lk_call_words;
-
-/* Find the words in the model's chat template. Errors as of lk_chat_format. */
-lk_status lk_chat_call_words(const lk_model *model, lk_call_words *words, lk_err *err);
 
 /* Free a text that a function here returned. NULL is allowed. */
 void lk_text_free(char *text);
 
 /* ---- recipes ---- */
-
-typedef struct lk_recipe lk_recipe;
-
-/* Parse a recipe or the name of a preset, for example "sink 4: f16; body: k=rot3 v=rot2; window
- * 128: f16". On LK_E_FORMAT the message shows the position and what was expected. *out is owned:
- * lk_recipe_free, after its last session. */
-lk_status lk_recipe_parse(lk_recipe **out, const char *text, lk_err *err);
-void lk_recipe_free(lk_recipe *recipe);
 
 /* The text that was parsed. Borrowed until lk_recipe_free. */
 const char *lk_recipe_text(const lk_recipe *recipe);
@@ -270,24 +283,9 @@ typedef struct {
  * False if there are fewer. */
 bool lk_recipe_get_level(const lk_recipe *recipe, size_t i, lk_recipe_level *out);
 
-/* Two features that a recipe can have, or a recipe and a model ("keep by h2o", "sliding windows").
- * Names and reason are static. */
-typedef struct {
-    const char *a, *b;
-    const char *reason; /* why they cannot be combined; NULL: they can */
-    char example[256];  /* a recipe that has both, as far as the recipe decides */
-} lk_combination;
-
-/* The i-th pair of features. False if there are fewer. */
-bool lk_recipe_combination(size_t i, lk_combination *out);
-
 /* ---- sessions ---- */
 
-typedef struct lk_session lk_session;
-
-enum { LK_EVAL_MAX = 512 }; /* maximum number of tokens of one lk_session_eval */
-
-typedef struct {
+struct lk_session_opts {
     int32_t n_ctx;        /* maximum number of tokens; 0: the context length of the training */
     bool chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory */
     uint64_t max_bytes;   /* limit for cache and scratch together; 0: none */
@@ -296,40 +294,7 @@ typedef struct {
                                   of an f16 cache of n_ctx tokens if that is more */
     lk_progress progress;      /* of lk_session_sync; may be NULL; units are tokens x layers */
     void *user;
-} lk_session_opts;
-
-/* Create an empty session. `model` and `recipe` must outlive it. *out is owned: lk_session_free. */
-lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
-                         const lk_session_opts *opts, lk_err *err);
-void lk_session_free(lk_session *session);
-
-/* Make the session hold exactly tok[0..n_tok), with the logits of the last token. Tokens of the
- * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
- * others are evaluated. Then checkpoints are kept: at the end, and within the evaluated tokens.
- * *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session
- * unchanged; after any other failure it is empty or holds a prefix of tok. */
-lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
-                          lk_err *err);
-/* Also with checkpoints after mark[0..n_mark) tokens, the most important first: where later texts
- * may differ, such as the end of a system prompt or the start of the last question. */
-lk_status lk_session_sync_marked(lk_session *session, const int32_t *tok, size_t n_tok,
-                                 const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err);
-
-/* How the hidden states of a text's tokens become one vector. */
-typedef enum {
-    LK_POOLING_MODEL = 0, /* as the model file says; the mean if it does not say */
-    LK_POOLING_MEAN = 1,
-    LK_POOLING_LAST = 3, /* the last token's */
-} lk_pooling;
-
-/* The embedding out[n_embd] of tok[0..n_tok): the hidden states after the final norm, pooled and
- * scaled to length 1. The tokens attend to each other exactly, whatever the recipe. The session is
- * empty afterwards; progress and cancellation are as for lk_session_sync.
- * A model that was trained to predict tokens was not trained for this: similar texts have similar
- * vectors, but an embedding model separates them better. LK_E_ARG, LK_E_FULL, LK_E_UNSUPPORTED for
- * a file that pools in another way, LK_E_CANCELLED, LK_E_NOMEM. */
-lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok,
-                           lk_pooling pooling, float *out, lk_err *err);
+};
 
 /* The number of tokens of tok[0..n_tok) that lk_session_sync would keep: the common prefix if the
  * session can be cut back to it, or 0. It can always be extended. What can be removed from its end:
@@ -348,18 +313,6 @@ lk_status lk_session_embed(lk_session *session, const int32_t *tok, size_t n_tok
  * can also be cut back to its checkpoints. A session that cannot be cut back is prefilled again by
  * lk_session_sync. Copying and saving work at any time, and include the checkpoints. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
-
-/* Append 1..LK_EVAL_MAX tokens. `all`: keep the logits of every token, not only of the last one.
- * LK_E_ARG, LK_E_FULL, LK_E_CANCELLED, LK_E_NOMEM. After a failure the session is unchanged, except
- * that it is empty if memory ran out between two layers (see lk_session_n_tok). */
-lk_status lk_session_eval(lk_session *session, const int32_t *tok, size_t n_tok, bool all,
-                          lk_err *err);
-
-/* How many of n_tok tokens, 1 to 31, an lk_session_eval with `all` may append so that all
- * but the first can be removed again. Their logits are those of evaluating them one by one, up to
- * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
- * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
-size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
 
 /* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass
  * as above, or what lk_session_reusable allows. The logits of the remaining tokens of the last pass
@@ -392,50 +345,6 @@ lk_status lk_session_copy(lk_session *session, lk_session *from, lk_err *err);
 size_t lk_session_n_tok(const lk_session *session);
 const int32_t *lk_session_tokens(const lk_session *session);
 
-/* Logits [n_vocab] after the i-th token of the last evaluation; i < 0 counts from its end. NULL if
- * there are none. Borrowed until the session's next call. */
-const float *lk_session_logits(const lk_session *session, int32_t i);
-
-typedef struct {
-    int32_t tok;
-    float logprob; /* natural logarithm of the probability */
-} lk_token_logprob;
-
-/* Log-probabilities of the token that follows the i-th one (see lk_session_logits): of `tok` in
- * *logprob (ignored if NULL), and of the n_top most probable tokens in top[0..n_top), most probable
- * first. LK_E_ARG without logits at i, for a token that does not exist, and if n_top exceeds the
- * vocabulary. */
-lk_status lk_session_logprobs(const lk_session *session, int32_t i, int32_t tok, float *logprob,
-                              lk_token_logprob *top, size_t n_top, lk_err *err);
-
-/* ---- several sessions in one pass over the weights ---- */
-
-typedef struct lk_batch lk_batch;
-
-enum { LK_BATCH_MAX = 1024 }; /* maximum number of tokens of one lk_batch_eval */
-
-typedef struct {
-    lk_session *session;
-    const int32_t *tok; /* [n_tok] as in lk_session_eval, like `all` */
-    size_t n_tok;
-    bool all;
-    lk_err err; /* result: LK_OK, or why the session was not evaluated */
-} lk_batch_item;
-
-/* Scratch memory for evaluating any sessions of `model`, which must outlive it. *out is owned:
- * lk_batch_free. */
-lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err);
-void lk_batch_free(lk_batch *batch);
-
-/* lk_session_eval of n different sessions in one pass. Recipes and lengths may differ. An item that
- * fails gets its err and is left out; the others are evaluated. If the status is not LK_OK, no item
- * was evaluated. LK_E_ARG for sessions of other models, a session given twice, and too many
- * tokens. */
-lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err);
-
-/* Bytes of a batch's activations and graphs. */
-uint64_t lk_batch_scratch_bytes(const lk_batch *batch);
-
 /* ---- memory ---- */
 
 typedef struct {
@@ -463,10 +372,6 @@ typedef struct {
 /* Memory that a session holds, from the counters of its allocator. */
 lk_session_stats lk_session_get_stats(const lk_session *session);
 
-/* Bytes of the cache that copies (lk_session_copy) share permanently: full blocks whose rows are
- * never evicted or moved. */
-uint64_t lk_session_immutable_bytes(const lk_session *session);
-
 typedef struct {
     char name[48], k_codec[64], v_codec[64];
     uint64_t k_rows, v_rows; /* tokens, in the first layer with full attention that has the level */
@@ -480,8 +385,7 @@ typedef struct {
     uint64_t n_tok, cache_bytes, f16_bytes, weight_bytes, scratch_bytes;
     uint64_t peak_bytes; /* maximum of the sum during the prefill of n_tok tokens */
     double bits_per_value;
-    uint64_t
-        sidecar_bytes; /* of weight_bytes: what sessions with this recipe share of the sidecar */
+    uint64_t sidecar_bytes; /* of weight_bytes: what sessions share of the sidecar */
     uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
 } lk_plan;
 
@@ -490,20 +394,14 @@ typedef struct {
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err);
 
-/* Bytes of n such sessions: their caches, and what the recipe needs of the sidecar. Weights and
- * other scratch memory do not depend on the recipe. */
-uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session);
-
 /* ---- sampling ---- */
-
-typedef struct lk_sampler lk_sampler;
 
 typedef struct {
     int32_t tok;
     float bias; /* added to the token's logit, -1e6 to 1e6; -INFINITY: never chosen */
 } lk_logit_bias;
 
-typedef struct {
+struct lk_sampler_opts {
     float temperature;       /* 0 or less: greedy, the most probable token */
     int32_t top_k;           /* 0 or less: off */
     float top_p;             /* 0 or 1: off */
@@ -517,46 +415,10 @@ typedef struct {
     const lk_logit_bias *bias; /* [n_bias] */
     size_t n_bias;
     bool ignore_eos; /* never choose a token that ends an answer */
-} lk_sampler_opts;
+};
 
 /* Options for conversation, as in llama.cpp: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. */
 lk_sampler_opts lk_sampler_chat(void);
-
-/* Create a sampler; the default is greedy. *out is owned: lk_sampler_free. LK_E_ARG for options out
- * of range, LK_E_FORMAT for an invalid grammar (the message names line and column),
- * LK_E_UNSUPPORTED for a grammar that refers to tokens, or if the model has no tokenizer,
- * LK_E_NOMEM. A grammar has at most 128 KiB. */
-lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,
-                         lk_err *err);
-void lk_sampler_free(lk_sampler *sampler);
-
-/* A new sampler in its initial state, with the options of `from` and another seed. The compiled
- * grammar is shared, not parsed again. *out is owned: lk_sampler_free, in any order. LK_E_NOMEM. */
-lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);
-
-/* Memory of a sampler: what it holds by itself, or will hold after its first choice; and the
- * compiled grammar, which it shares with its copies (0 without a grammar). A grammar's state grows
- * with the nesting of the text, to at most about 30 MiB. */
-uint64_t lk_sampler_bytes(const lk_sampler *sampler);
-uint64_t lk_sampler_grammar_bytes(const lk_sampler *sampler);
-
-/* Choose the token that follows the i-th one (see lk_session_logits; -1: the last) and remember it
- * for penalties and grammar. LK_E_ARG if the session has no logits there, if they are not numbers,
- * or if a bias names a token that does not exist. LK_E_FORMAT if the grammar or the biases allow no
- * token. LK_E_UNSUPPORTED if the grammar is too ambiguous: this token would need too many steps,
- * which bounds the time of a call. */
-lk_status lk_sampler_next(lk_sampler *sampler, const lk_session *session, int32_t i, int32_t *tok,
-                          lk_err *err);
-
-/* GBNF grammar for lk_sampler_opts that accepts only JSON texts that match the JSON schema `schema`
- * (len bytes). Properties come in the schema's order. Supported keywords: type, properties,
- * required, additionalProperties, items, prefixItems (of arrays with exactly these items),
- * minItems, maxItems, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum, multipleOf (1, 0.1, ...), enum, const, anyOf, oneOf (treated as anyOf), allOf
- * of one schema, and $ref within the document. *grammar is owned: lk_text_free. Errors: LK_E_FORMAT
- * (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword that cannot be expressed, named in err,
- * or a schema that is too large), LK_E_NOMEM. */
-lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err);
 
 /* ---- sessions on disk ---- */
 

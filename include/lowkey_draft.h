@@ -17,6 +17,12 @@ typedef struct lk_drafter lk_drafter;
 /* Maximum number of tokens of a pass: one that is sure, and drafts. */
 enum { LK_DRAFT_MAX = 31 };
 
+/* How many of n_tok tokens, 1 to 31, an lk_session_eval with `all` may append so that all
+ * but the first can be removed again. Their logits are those of evaluating them one by one, up to
+ * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
+ * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
+size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
+
 /* Guesses what follows the text of `session`: what followed the last 2 to 4 tokens when these
  * occurred before. The session is not used after it was freed. *out is owned: lk_drafter_free.
  * LK_E_UNSUPPORTED if the recipe allows no drafts; LK_E_NOMEM. */

@@ -27,6 +27,7 @@
 #include "base/ledger.h"
 #include "engine/operation.h"
 #include "lowkey_cluster.h"
+#include "lowkey_serve.h"
 
 #include <pthread.h>
 

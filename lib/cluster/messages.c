@@ -8,6 +8,7 @@
 #include "engine/prefill.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
+#include "lowkey_serve.h"
 
 #include <string.h>
 

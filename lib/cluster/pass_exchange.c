@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "engine/batch.h"
+#include "lowkey_serve.h"
 
 #include <string.h>
 

@@ -1,6 +1,9 @@
 /* Evaluation of tokens of one or several sessions in one pass over the weights. */
 #include "engine/batch.h"
 
+#include "lowkey_draft.h"
+#include "lowkey_serve.h"
+
 #include <string.h>
 
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {

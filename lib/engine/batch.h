@@ -3,6 +3,7 @@
 #define LK_ENGINE_BATCH_H
 
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 
 struct lk_batch {
     struct lk_ledger ledger; /* scratch */

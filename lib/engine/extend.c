@@ -2,6 +2,7 @@
 #include "engine/extend.h"
 
 #include "engine/batch.h"
+#include "lowkey_serve.h"
 
 static lk_status run_eval(struct lk_op *op, lk_err *err) {
     lk_batch_item item = {.session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};

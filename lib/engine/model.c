@@ -6,6 +6,7 @@
 #include "base/spin_wait.h"
 #include "engine/adapters.h"
 #include "engine/model_rope.h"
+#include "lowkey_serve.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
 #include "token/tokenize.h"

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "lowkey_cluster.h"
+#include "lowkey_serve.h"
 
 struct lk_pass;
 struct lk_seq;

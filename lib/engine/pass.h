@@ -26,6 +26,7 @@
 
 #include "attention/attention.h"
 #include "engine/graph.h"
+#include "lowkey_serve.h"
 
 struct lk_session;
 

@@ -7,6 +7,7 @@
 #include "engine/pass.h"
 #include "engine/prefill.h"
 #include "engine/recurrent.h"
+#include "lowkey_serve.h"
 #include "model/blocks.h"
 #include "model/experts.h"
 

@@ -1,6 +1,8 @@
 /* Pooling of hidden states. */
 #include "engine/pooling.h"
 
+#include "lowkey_serve.h"
+
 #include <math.h>
 
 void lk_pool_rows(const float *x, size_t n_tok, size_t n_embd, lk_pooling pooling, float *out) {

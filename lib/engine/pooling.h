@@ -2,7 +2,7 @@
 #ifndef LK_ENGINE_POOLING_H
 #define LK_ENGINE_POOLING_H
 
-#include "lowkey.h"
+#include "lowkey_serve.h"
 
 /* Pool the rows of x [n_tok][n_embd] into out [n_embd], and scale the result to length 1. pooling:
  * LK_POOLING_MEAN or LK_POOLING_LAST. */

@@ -12,6 +12,7 @@
 #include "engine/extend.h"
 #include "engine/pooling.h"
 #include "engine/prefill_layer.h"
+#include "lowkey_serve.h"
 
 #include <string.h>
 

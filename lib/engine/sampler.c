@@ -2,6 +2,7 @@
 #include "engine/sampler.h"
 
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 
 #include <stdlib.h>
 

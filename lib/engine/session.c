@@ -4,6 +4,7 @@
 #include "cache/cache_check.h"
 #include "engine/extend.h"
 #include "engine/prefill.h"
+#include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Drafts in a session: the maximum length of a pass, and removing rejected tokens. */
 #include "engine/session_state.h"
+#include "lowkey_draft.h"
 
 size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why) {
     size_t left = (size_t)s->opts.n_ctx - s->n_tok;

@@ -1,5 +1,6 @@
 /* Logits of the last evaluation, and log-probabilities computed from them. */
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 
 #include <math.h>
 

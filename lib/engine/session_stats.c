@@ -3,6 +3,7 @@
 
 #include "cache/latent_levels.h"
 #include "engine/model.h"
+#include "lowkey_serve.h"
 #include "recipe/recipe_levels.h"
 
 #include <stdio.h>

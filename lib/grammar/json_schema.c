@@ -22,6 +22,7 @@
 #include "base/ledger.h"
 #include "grammar/schema_grammar.h"
 #include "grammar/schema_types.h"
+#include "lowkey_serve.h"
 
 #include <stdio.h>
 #include <stdlib.h>

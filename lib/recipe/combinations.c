@@ -1,6 +1,8 @@
 /* The table of combinations, and an example of each pair of features. */
 #include "recipe/combinations.h"
 
+#include "lowkey_serve.h"
+
 #include <stdio.h>
 #include <string.h>
 

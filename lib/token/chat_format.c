@@ -3,6 +3,7 @@
 #include "token/chat_format.h"
 
 #include "base/utf8.h"
+#include "lowkey_serve.h"
 #include "template/chat_messages.h"
 #include "template/chat_template.h"
 

@@ -2,6 +2,7 @@
 #ifndef LK_TOKEN_CHAT_FORMAT_H
 #define LK_TOKEN_CHAT_FORMAT_H
 
+#include "lowkey_serve.h"
 #include "token/vocab.h"
 
 /* Like lk_chat_format. *text is owned: free(). */

@@ -4,6 +4,7 @@
 #include "base/cxx_call.h"
 #include "base/log.h"
 #include "grammar/token_bytes.h"
+#include "lowkey_serve.h"
 #include "template/chat_template.h"
 
 #include "gguf.h"

@@ -4,6 +4,7 @@
 #define LK_TOKEN_VOCAB_H
 
 #include "base/err.h"
+#include "lowkey_serve.h"
 #include "token/control_tokens.h"
 
 struct lk_vocab;

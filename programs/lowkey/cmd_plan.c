@@ -3,6 +3,7 @@
 #include "common.h"
 #include "json_output.h"
 #include "lowkey_cluster.h"
+#include "lowkey_serve.h"
 #include "model_find.h"
 #include "output.h"
 #include "plan_speed.h"

@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "common.h"
 #include "json_output.h"
+#include "lowkey_serve.h"
 #include "output.h"
 #include "table.h"
 #include "xalloc.h"

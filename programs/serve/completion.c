@@ -1,6 +1,8 @@
 /* The bounded event ring between the scheduler and the HTTP thread of a request. */
 #include "serve/completion.h"
 
+#include "lowkey_serve.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Requests and replies of /v1/embeddings. All texts of a request are one job of the scheduler. */
 #include "serve/embeddings.h"
 
+#include "lowkey_serve.h"
 #include "serve/json_field.h"
 #include "serve/openai_completion.h"
 

@@ -2,6 +2,7 @@
 #include "serve/openai_completion.h"
 
 #include "base/buf.h"
+#include "lowkey_serve.h"
 #include "serve/json_field.h"
 #include "serve/tokens.h"
 

@@ -6,6 +6,7 @@
 #include "serve/request.h"
 
 #include "lowkey_draft.h"
+#include "lowkey_serve.h"
 #include "serve/json_field.h"
 #include "serve/tokens.h"
 #include "serve/tools.h"

@@ -5,6 +5,7 @@
 #ifndef LK_SERVE_REQUEST_H
 #define LK_SERVE_REQUEST_H
 
+#include "lowkey_serve.h"
 #include "serve/api_error.h"
 #include "serve/server.h"
 #include "serve/tokens.h"

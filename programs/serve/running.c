@@ -1,6 +1,8 @@
 /* Decode steps of the running jobs, and their ends. */
 #include "serve/running.h"
 
+#include "lowkey_serve.h"
+
 /* ---- ends of jobs ---- */
 
 lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) {

@@ -4,6 +4,7 @@
 #ifndef LK_SERVE_RUNNING_H
 #define LK_SERVE_RUNNING_H
 
+#include "lowkey_serve.h"
 #include "serve/metrics.h"
 #include "serve/slots.h"
 

@@ -1,6 +1,7 @@
 /* The scheduler's thread: queue, admission, prefill, decode steps. */
 #include "serve/scheduler.h"
 
+#include "lowkey_serve.h"
 #include "serve/running.h"
 #include "serve/slot_prefill.h"
 

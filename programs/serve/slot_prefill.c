@@ -2,6 +2,7 @@
 #include "serve/slot_prefill.h"
 
 #include "lowkey_cluster.h"
+#include "lowkey_serve.h"
 #include "serve/tokens.h"
 
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "serve/slots.h"
 
 #include "lowkey_cluster.h"
+#include "lowkey_serve.h"
 #include "serve/tokens.h"
 
 #include <stdlib.h>

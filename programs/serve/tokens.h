@@ -3,7 +3,7 @@
 #define LK_SERVE_TOKENS_H
 
 #include "base/buf.h"
-#include "lowkey.h"
+#include "lowkey_serve.h"
 
 enum { LK_MAX_TOP_LOGPROBS = 20 };
 

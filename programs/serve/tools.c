@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "base/fnv1a.h"
-#include "lowkey.h"
+#include "lowkey_serve.h"
 #include "serve/json_field.h"
 #include "serve/tool_calls.h"
 

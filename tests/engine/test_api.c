@@ -1,6 +1,7 @@
 /* Public functions that embedders call around evaluation: token texts, special tokens, default
  * options, log-probabilities, cancellation, log messages. */
 #include "engine/prefill.h"
+#include "lowkey_serve.h"
 #include "support_model.h"
 #include "tiny_gguf.h"
 

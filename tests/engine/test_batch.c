@@ -1,5 +1,6 @@
 /* Sessions of a batch get what each gets alone, and a failure of one does not affect the others. */
 #include "engine/batch.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 

@@ -5,6 +5,7 @@
 #include "engine/checkpoint_save.h"
 #include "engine/session_save.h"
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"

@@ -4,6 +4,7 @@
 #include "codec/half.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
+#include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
 #include "sidecar/sidecar_write.h"
 #include "support.h"

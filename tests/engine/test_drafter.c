@@ -4,6 +4,7 @@
 #include "engine/ngram_index.h"
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 

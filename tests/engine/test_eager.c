@@ -3,6 +3,7 @@
  * lowkey and by libllama. */
 #include "cache/basis_rows.h"
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 #include "sidecar/sidecar_write.h"
 #include "support.h"
 #include "support_basis.h"

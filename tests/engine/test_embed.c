@@ -1,4 +1,5 @@
 /* Embeddings: libllama's pooled hidden states, for all families, and the errors. */
+#include "lowkey_serve.h"
 #include "support_model.h"
 #include "support_oracle.h"
 

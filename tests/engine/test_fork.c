@@ -1,6 +1,7 @@
 /* Copies of sessions share cache blocks and continue bit-identically to sessions that evaluated
  * their tokens alone. Shared memory is counted once and freed with the last session. */
 #include "engine/batch.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 

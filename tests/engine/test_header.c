@@ -1,5 +1,6 @@
 /* Models that are opened without their weights. */
 #include "lowkey_lab.h"
+#include "lowkey_serve.h"
 #include "support_model.h"
 
 #include <setjmp.h>

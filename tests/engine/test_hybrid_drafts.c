@@ -3,6 +3,7 @@
 #include "engine/recurrent.h"
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 

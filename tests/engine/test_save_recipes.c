@@ -3,6 +3,7 @@
  * another sidecar is refused. */
 #include "engine/batch.h"
 #include "engine/session_save.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"

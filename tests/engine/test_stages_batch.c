@@ -3,6 +3,7 @@
 #include "engine/batch.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"

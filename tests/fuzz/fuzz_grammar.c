@@ -2,6 +2,7 @@
  * a grammar allows does not depend on how a text is cut, and neither steps nor memory exceed their
  * bounds. The first byte selects: 's' schema, else GBNF. */
 #include "grammar/grammar_state.h"
+#include "lowkey_serve.h"
 
 #include <stdlib.h>
 #include <string.h>

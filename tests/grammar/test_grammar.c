@@ -5,6 +5,7 @@
 #include "base/splitmix64.h"
 #include "base/utf8.h"
 #include "grammar/grammar_state.h"
+#include "lowkey_serve.h"
 #include "support_text.h"
 #include "tiny_gguf.h"
 #include "token/sampling.h"

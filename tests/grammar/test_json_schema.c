@@ -1,7 +1,7 @@
 /* JSON schemas as grammars: which texts a grammar accepts, and which schemas are rejected. */
 #include "base/clock.h"
 #include "grammar/grammar_state.h"
-#include "lowkey.h"
+#include "lowkey_serve.h"
 #include "support_text.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* Statistics and sidecars of tiny random models: rows compared with the model's own graph, resumed
  * statistics, contents of sidecars, and rejected options and texts. */
+#include "lowkey_serve.h"
 #include "lowrank/moments.h"
 #include "lowrank/statistics.h"
 #include "sidecar/sidecar.h"

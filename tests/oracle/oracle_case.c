@@ -3,6 +3,7 @@
 
 #include "engine/batch.h"
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 #include "oracle_bytes.h"
 #include "plain_session.h"
 #include "support_model.h"

@@ -1,6 +1,7 @@
 /* A basis of full rank loses nothing: latents in it give the logits of `f16`, through sessions of
  * every family: prompt, single tokens, several tokens, a batch, a copy. */
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 #include "oracle_case.h"
 #include "support_model.h"
 

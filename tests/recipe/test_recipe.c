@@ -1,5 +1,6 @@
 /* Recipes: the levels they parse to, and the messages for wrong ones. */
 #include "cache/level.h"
+#include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_levels.h"
 

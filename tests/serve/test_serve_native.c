@@ -1,6 +1,6 @@
 /* Endpoints of other servers: aliases, llama.cpp's own completions, fill-in-the-middle, embeddings,
  * and what vLLM's clients ask about the tokenizer. */
-#include "lowkey.h"
+#include "lowkey_serve.h"
 #include "support_http.h"
 #include "support_model.h"
 #include "support_serve.h"

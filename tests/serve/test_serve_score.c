@@ -1,5 +1,5 @@
 /* Log-probabilities of prompts (echo with logprobs), and the limits of answers. */
-#include "lowkey.h"
+#include "lowkey_serve.h"
 #include "support_serve.h"
 
 #include <math.h>

@@ -2,6 +2,8 @@
 #include "support_cluster.h"
 
 #include "engine/session_state.h"
+#include "lowkey_draft.h"
+#include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
 #include "support_session.h"

@@ -1,5 +1,6 @@
 /* Chat templates: the language, its limits, conversations with tools, and that nothing but the
  * template makes control tokens. */
+#include "lowkey_serve.h"
 #include "template/jinja.h"
 #include "tiny_gguf.h"
 #include "token/chat_format.h"
