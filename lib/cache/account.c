@@ -110,7 +110,7 @@ static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok,
     bool ok = true;
     lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
     bool whole = lk_shard_collects(kv, kv->count);
-    if (kv->evict && kv->side == LK_K && !kv->elsewhere)
+    if (kv->evict && kv->side == LK_K && !kv->on_other_stage)
         *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);

@@ -58,12 +58,12 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->n_swa = swa ? shape->n_swa : 0;
     while (kv->stage + 1 < shape->n_stage && layer >= shape->stage_first[kv->stage + 1])
         kv->stage++;
-    kv->elsewhere = kv->stage != shape->stage;
+    kv->on_other_stage = kv->stage != shape->stage;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
     kv->arena = &cache->pool.arena;
     kv->rows = cache->rows[side];
-    kv->latents = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
+    kv->out = cache->rows[side] + LK_MAX_MOVE * lk_cache_width(shape, side);
     for (int i = 0; i < kv->n_level; i++) {
         const struct lk_level_rule *rule = &kv->rule[i];
         bool limited = rule->limit.policy.kind != LK_POLICY_NONE &&
@@ -78,7 +78,7 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
             kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
     if (!swa && !kv->evict) kv->shard = shape->shard; /* the others hold a limited number of rows */
-    kv->whole = lk_shard_collects(kv, kv->count);
+    kv->holds_all_rows = lk_shard_collects(kv, kv->count);
     return LK_OK;
 }
 
@@ -124,7 +124,7 @@ void lk_cache_drop_scratch(struct lk_cache *cache) {
         cache->rows[side] = NULL;
     }
     for (int k = 0; k < lk_cache_n_kv(cache); k++)
-        lk_cache_kv(cache, k)->rows = lk_cache_kv(cache, k)->latents = NULL;
+        lk_cache_kv(cache, k)->rows = lk_cache_kv(cache, k)->out = NULL;
 }
 
 void lk_cache_clear(struct lk_cache *cache) {
@@ -145,7 +145,7 @@ void lk_cache_clear(struct lk_cache *cache) {
         }
         kv->first = kv->n_tok = 0;
         for (int i = 0; i < 2; i++) lk_equalizer_clear(&kv->equalizer[i]);
-        kv->whole = lk_shard_collects(kv, kv->count);
+        kv->holds_all_rows = lk_shard_collects(kv, kv->count);
     }
     lk_cache_trim(cache);
 }
@@ -180,10 +180,10 @@ static void project_rows(struct lk_kv *kv, const struct lk_level *level, const f
                          int64_t pos, int64_t n) {
     size_t width = lk_kv_width(kv);
     int d_head = kv->d_head;
-    memset(kv->latents, 0, (size_t)n * width * sizeof *x);
+    memset(kv->out, 0, (size_t)n * width * sizeof *x);
     for (int head = 0; head < kv->n_head; head++) {
         struct lk_basis_head h = lk_level_basis_head(level, head);
-        float *rows = kv->rows, *z = kv->latents + lk_move_offset(kv, level, h.group);
+        float *rows = kv->rows, *z = kv->out + lk_move_offset(kv, level, h.group);
         for (int64_t t = 0; t < n; t++)
             memcpy(rows + t * width, x + t * width + (size_t)head * d_head, d_head * sizeof *x);
         if (level->rope) lk_rope_unrotate(level->rope, pos, n, rows, width);
@@ -196,11 +196,11 @@ static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i, con
                             int64_t n, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
     size_t width = lk_kv_width(kv);
-    if (kv->elsewhere || !level->basis) return lk_move_append(cache, kv, i, x, n);
+    if (kv->on_other_stage || !level->basis) return lk_move_append(cache, kv, i, x, n);
     for (int64_t at = 0; at < n; at += LK_MAX_MOVE) {
         int64_t some = n - at < LK_MAX_MOVE ? n - at : LK_MAX_MOVE;
         project_rows(kv, level, x + at * width, pos + at, some);
-        if (!lk_move_append(cache, kv, i, kv->latents, some)) return false;
+        if (!lk_move_append(cache, kv, i, kv->out, some)) return false;
     }
     return true;
 }
@@ -211,14 +211,14 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     int64_t pos = kv->n_tok, n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
     if (n_sink > n) n_sink = n;
-    if (kv->evict && side == LK_K && !kv->elsewhere) {
+    if (kv->evict && side == LK_K && !kv->on_other_stage) {
         struct lk_evict *evict = &cache->evict[layer];
         if (!lk_evict_reserve(evict, cache->ledger, evict->n + n))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
-    const float *after_sinks = kv->elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
+    const float *after_sinks = kv->on_other_stage ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
     if (append_to_level(cache, kv, 0, x, n_sink, pos) &&
         append_to_level(cache, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink))
         return LK_OK;
@@ -293,7 +293,7 @@ static void drop_layer(struct lk_cache *cache, int layer, int64_t n) {
         struct lk_level *level = &kv->level[newest];
         struct lk_level_count *count = &kv->count[newest];
         count->rows -= n;
-        if (kv->evict && kv->side == LK_K && !kv->elsewhere) cache->evict[k / 2].n -= n;
+        if (kv->evict && kv->side == LK_K && !kv->on_other_stage) cache->evict[k / 2].n -= n;
         kv->n_tok -= n;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
         while (level->n_block > n_block) lk_pool_free(&cache->pool, level->block[--level->n_block]);

@@ -32,7 +32,7 @@ struct lk_cache {
     struct lk_evict *evict; /* [n_layer] */
     struct lk_evict_hook evict_hook;
     struct lk_latent_store *latents; /* of the shape, or the cache's own; NULL without a sidecar */
-    float *rows[2];                  /* scratch of K, of V (kv.h: rows, latents) */
+    float *rows[2];                  /* scratch of K, of V (kv.h: rows, out) */
     int64_t reserved;                /* tokens for which lk_cache_reserve has found memory */
 };
 

@@ -18,7 +18,7 @@ static void copy_kv(struct lk_kv *to, const struct lk_kv *from) {
     }
     to->first = from->first;
     to->n_tok = from->n_tok;
-    to->whole = from->whole;
+    to->holds_all_rows = from->holds_all_rows;
     for (int i = 0; i < 2; i++) lk_equalizer_copy(&to->equalizer[i], &from->equalizer[i]);
     lk_latent_levels_restore(to);
 }

@@ -23,7 +23,7 @@ bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool hel
 }
 
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
-    kv->whole = false;
+    kv->holds_all_rows = false;
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++) {
             if (lk_shard_holds_block(kv, i, b)) continue;
@@ -93,7 +93,7 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
     /* While this process holds all rows, and over the whole time. */
     int64_t max_whole[LK_MAX_KV_LEVEL] = {0}, max_blocks[LK_MAX_KV_LEVEL] = {0};
     int64_t first = kv->first, max_rows = 0;
-    bool whole = kv->whole;
+    bool whole = kv->holds_all_rows;
     memcpy(count, kv->count, sizeof count);
     for (int64_t done = 0; done < n_new;) {
         int64_t n = n_new - done < portion ? n_new - done : portion, n_tok = kv->n_tok + done;
@@ -103,7 +103,7 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
         whole = whole && lk_shard_collects(kv, count);
         done += n;
     }
-    if (kv->evict && !kv->elsewhere && !lk_evict_reserve(evict, cache->ledger, max_rows))
+    if (kv->evict && !kv->on_other_stage && !lk_evict_reserve(evict, cache->ledger, max_rows))
         return false;
     for (int i = 0; i < kv->n_level; i++) {
         struct lk_level *level = &kv->level[i];
@@ -152,7 +152,7 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
         struct lk_kv *kv = &cache->kv[layer][side];
         for (int i = 0; ok && i < kv->n_level; i++) {
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
-            int64_t n_held = kv->whole ? n_block : lk_shard_max_blocks(kv, i, n_block);
+            int64_t n_held = kv->holds_all_rows ? n_block : lk_shard_max_blocks(kv, i, n_block);
             ok = lk_cache_grow_table(cache, &kv->level[i], n_block) &&
                  lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_held);
         }

@@ -180,7 +180,7 @@ static const char *restore_kv_counts(struct lk_kv *kv, const char *counts) {
     for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.calibrated >> i & 1;
     for (int i = 0; i < kv->n_level; i++)
         kv->count[i] = (struct lk_level_count){level[i].rows, level[i].skip};
-    kv->whole = lk_shard_collects(kv, kv->count);
+    kv->holds_all_rows = lk_shard_collects(kv, kv->count);
     return counts + sizeof saved + (size_t)kv->n_level * sizeof *level;
 }
 
@@ -191,7 +191,7 @@ lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk
         const struct lk_kv *k = &cache->kv[layer][LK_K];
         for (int side = 0; side < 2; side++) at = restore_kv_counts(&cache->kv[layer][side], at);
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
-        if (status == LK_OK && k->evict && !k->elsewhere &&
+        if (status == LK_OK && k->evict && !k->on_other_stage &&
             !lk_evict_reserve(&cache->evict[layer], cache->ledger, k->n_tok - k->first))
             status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         if (status != LK_OK) {
@@ -269,7 +269,7 @@ bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
                 lk_restoring_get(from, lk_kv_block(kv, i, b), kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
-            restore_evict(&cache->evict[k / 2], !kv->elsewhere, kv->n_tok - kv->first, from);
+            restore_evict(&cache->evict[k / 2], !kv->on_other_stage, kv->n_tok - kv->first, from);
     }
     lk_cache_trim(cache);
     return !from->lost;
@@ -372,9 +372,9 @@ bool lk_cache_restore_part(struct lk_cache *cache, const void *counts, struct lk
         for (int i = 0; i < kv->n_level; i++)
             ok = restore_level_part(cache, kv, i, &later, from) && ok;
         if (kv->side != LK_V || !kv->evict) continue;
-        bool held = !kv->elsewhere &&
+        bool held = !kv->on_other_stage &&
                     lk_evict_reserve(&cache->evict[k / 2], cache->ledger, kv->n_tok - kv->first);
-        ok = ok && (held || kv->elsewhere);
+        ok = ok && (held || kv->on_other_stage);
         restore_evict(&cache->evict[k / 2], held, kv->n_tok - kv->first, from);
     }
     if (ok)

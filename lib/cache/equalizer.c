@@ -147,7 +147,7 @@ void lk_equalizer_calibrate(struct lk_kv *kv, int to, int part, const struct lk_
     memset(sigma, 0, d * sizeof *sigma);
     for (int64_t i = 0; i < n_tile; i++) {
         struct lk_row_range tile = {range->kv, range->level, range->at + i * LK_TILE, LK_TILE};
-        lk_project_read(&tile, widest, part, d, kernels, scratch, x, stride);
+        lk_rows_read_for(&tile, widest, part, d, kernels, scratch, x, stride);
         for (int c = 0; c < d; c++) {
             float mean = 0, sum = 0;
             for (int t = 0; t < LK_TILE; t++) mean += x[t * stride + c];

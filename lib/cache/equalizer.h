@@ -37,7 +37,7 @@ void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_hea
 
 /* Compute sigma of one part of level `to`: its rows are divided by sigma before they are rotated.
  * range: the rows to use, whole tiles. For K the observed queries are used too. scratch, x and
- * stride as in lk_project_read, room for LK_TILE rows.
+ * stride as in lk_rows_read_for, room for LK_TILE rows.
  *
  * The rotation spreads a row's error evenly over channels. With divisors D the error of a score is
  *

@@ -116,12 +116,12 @@ static bool move_batch(struct lk_cache *cache, int layer, int from, int64_t n) {
     for (int side = 0; !holds_none && side < 2; side++) {
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_move_calibrate(cache, kv, from);
-        const float *x = k->elsewhere ? NULL : lk_move_read(cache, kv, from, n, b.to);
+        const float *x = k->on_other_stage ? NULL : lk_move_read(cache, kv, from, n, b.to);
         if (!lk_move_append(cache, kv, b.to, x, n_fit)) return false;
         lk_move_drop(cache, kv, from, n_fit);
         b.x[side] = x ? x + n_fit * lk_kv_width(kv) : NULL;
     }
-    if (b.n_left && !k->elsewhere && !replace_rows(&b)) return false;
+    if (b.n_left && !k->on_other_stage && !replace_rows(&b)) return false;
     for (int side = 0; side < 2; side++) {
         lk_move_drop(cache, &cache->kv[layer][side], from, b.n_left);
         cache->kv[layer][side].first += b.n_left;

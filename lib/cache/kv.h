@@ -126,11 +126,11 @@ struct lk_kv {
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
     struct lk_shard shard;            /* which rows this process attends to (cache/shard.h) */
-    bool whole;                       /* but it holds all rows */
-    int stage;                        /* whose processes hold the layer, */
-    bool elsewhere;                   /* and they are others: its rows are counted only */
-    float *rows;    /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
-    float *latents; /* scratch of the same size, for projected rows */
+    bool holds_all_rows; /* until channel statistics exist, every rank of a stage keeps all rows */
+    int stage;           /* the stage that the layer belongs to */
+    bool on_other_stage; /* rows are counted, not stored */
+    float *rows;         /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
+    float *out;          /* scratch of the same size: rows as another level stores them */
 };
 
 /* Channels of a row: all KV heads. */

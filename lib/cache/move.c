@@ -15,11 +15,11 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
     int to = from - 1;
     if (!kv->rule[to].codec.sigma || lk_kv_equalizer(kv, to)->calibrated) return;
     struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
-    for (int part = 0; !kv->elsewhere && part < kv->level[to].n_part; part++)
-        lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->latents,
+    for (int part = 0; !kv->on_other_stage && part < kv->level[to].n_part; part++)
+        lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->out,
                                lk_kv_width(kv));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
-    if (kv->whole && !lk_shard_collects(kv, kv->count)) lk_cache_divide(cache, kv);
+    if (kv->holds_all_rows && !lk_shard_collects(kv, kv->count)) lk_cache_divide(cache, kv);
 }
 
 int lk_move_rows(const struct lk_kv *kv, int from, int n) {
@@ -33,9 +33,9 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
     const struct lk_level *level = &kv->level[to];
     struct lk_row_range range = {kv, from, 0, n};
     for (int part = 0; part < level->n_part; part++)
-        lk_project_read(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
-                        kv->rows, kv->latents + lk_move_offset(kv, level, part), lk_kv_width(kv));
-    return kv->latents;
+        lk_rows_read_for(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
+                         kv->rows, kv->out + lk_move_offset(kv, level, part), lk_kv_width(kv));
+    return kv->out;
 }
 
 bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x, int64_t n) {

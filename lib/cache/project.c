@@ -70,9 +70,9 @@ void lk_project_back(const struct lk_basis_head *h, const float *z, float *out) 
 
 /* ---- reading rows of a level ---- */
 
-void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
-                     int rank, const struct lk_kernels *kernels, float *scratch, float *x,
-                     size_t stride) {
+void lk_rows_read_for(const struct lk_row_range *range, const struct lk_level *to, int part,
+                      int rank, const struct lk_kernels *kernels, float *scratch, float *x,
+                      size_t stride) {
     if (range->kv->level[range->level].basis || !to->basis) {
         /* Both have the same parts. A lower rank is the first components. */
         lk_kv_read(range, part, kernels, x, stride);

@@ -50,12 +50,12 @@ void lk_project_query(const struct lk_basis_head *head, const float *q, float *o
 void lk_project_back(const struct lk_basis_head *head, const float *z, float *out);
 
 /* Decode rows as part `part` of level `to` stores them, into x: rows `stride` floats apart, with
- * room for the source level's own channels. Rows are projected if `to` holds latents and their
- * level does not: to `rank` components, usually the part's own. scratch: [n] rows of d_head,
- * `stride` apart; used only for projection. */
-void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
-                     int rank, const struct lk_kernels *kernels, float *scratch, float *x,
-                     size_t stride);
+ * room for the source level's own channels. Plain levels have no more to do than lk_kv_read. Rows
+ * are projected if `to` holds latents and their level does not: to `rank` components, usually the
+ * part's own. scratch: [n] rows of d_head, `stride` apart; used only for projection. */
+void lk_rows_read_for(const struct lk_row_range *range, const struct lk_level *to, int part,
+                      int rank, const struct lk_kernels *kernels, float *scratch, float *x,
+                      size_t stride);
 
 /* Row `at` of a level for one KV head, reconstructed as attention sees it. Slow: for evicted rows,
  * inspection and tests. x: [d_head] */

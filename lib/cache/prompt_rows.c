@@ -19,9 +19,9 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
-        kv->whole = lk_shard_collects(kv, kv->count);
-        if (kv->elsewhere) count_statistics(kv);
-        if (!kv->evict || side != LK_K || kv->elsewhere) continue;
+        kv->holds_all_rows = lk_shard_collects(kv, kv->count);
+        if (kv->on_other_stage) count_statistics(kv);
+        if (!kv->evict || side != LK_K || kv->on_other_stage) continue;
         if (!lk_evict_reserve(&cache->evict[layer], cache->ledger, n_tok - kv->first))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         /* Provisional positions, until lk_evict_select. */
@@ -45,7 +45,7 @@ static void calibrate_prompt(struct lk_cache *cache, struct lk_kv *kv, int head,
         if (done[latents] || !kv->rule[i].codec.sigma || !kv->count[i].rows || head % level->n_head)
             continue;
         lk_equalizer_calibrate(kv, i, head / level->n_head, &range, cache->kernels,
-                               kv->rows + offset, (latents ? kv->latents : kv->rows) + offset,
+                               kv->rows + offset, (latents ? kv->out : kv->rows) + offset,
                                lk_kv_width(kv));
         /* Only one thread writes this. No thread reads it before all heads are encoded. */
         if (head == 0) kv->equalizer[latents].calibrated = true;
@@ -63,7 +63,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     struct lk_part p = lk_kv_part(kv, i, part);
     size_t stride = lk_kv_width(kv), offset = (size_t)head * kv->d_head;
     /* Scratch that no other thread uses: the columns of this head, or of its group. */
-    float *rows = kv->rows + offset, *x = level->basis ? kv->latents + offset : rows;
+    float *rows = kv->rows + offset, *x = level->basis ? kv->out + offset : rows;
     bool selected = kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
     for (int64_t at = from; at < kv->count[i].rows;) {
         int row;
@@ -80,13 +80,13 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
         if (selected) {
             for (int64_t r = 0; r < n; r++) {
                 struct lk_row_range one = {exact, 0, lk_kv_position(kv, i, at + r, head), 1};
-                lk_project_read(&one, level, part, p.d_head, kernels, rows + r * stride,
-                                x + r * stride, stride);
+                lk_rows_read_for(&one, level, part, p.d_head, kernels, rows + r * stride,
+                                 x + r * stride, stride);
             }
         } else {
             int64_t pos = lk_kv_position(kv, i, at, head);
             struct lk_row_range range = {exact, 0, pos - n_left, n_left + n};
-            lk_project_read(&range, level, part, p.d_head, kernels, rows, x, stride);
+            lk_rows_read_for(&range, level, part, p.d_head, kernels, rows, x, stride);
         }
         kernels->encode(&p, block, row - (int)n_left, (int)(n_left + n), x, stride);
         at += n;
@@ -121,7 +121,8 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
         struct lk_kv *kv = &part->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
-        kv->whole = whole->kv[layer][side].whole; /* it gets the same statistics */
+        kv->holds_all_rows =
+            whole->kv[layer][side].holds_all_rows; /* it gets the same statistics */
         for (int i = 0; i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]),

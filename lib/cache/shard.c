@@ -67,27 +67,28 @@ int lk_shard_block_owner(const struct lk_kv *kv, int level, int64_t block) {
 }
 
 bool lk_shard_holds(const struct lk_kv *kv, int level, int64_t at) {
-    if (kv->elsewhere) return false;
-    if (!is_divided(kv) || kv->whole) return true;
+    if (kv->on_other_stage) return false;
+    if (!is_divided(kv) || kv->holds_all_rows) return true;
     if (is_sinks(kv, level)) return kv->shard.rank == 0;
     return lk_shard_owner(kv, lk_shard_level_first(kv, level) + at) == kv->shard.rank;
 }
 
 bool lk_shard_holds_block(const struct lk_kv *kv, int level, int64_t block) {
-    if (kv->elsewhere) return false;
-    return !is_divided(kv) || kv->whole || lk_shard_block_owner(kv, level, block) == kv->shard.rank;
+    if (kv->on_other_stage) return false;
+    return !is_divided(kv) || kv->holds_all_rows ||
+           lk_shard_block_owner(kv, level, block) == kv->shard.rank;
 }
 
 int64_t lk_shard_held_rows(const struct lk_kv *kv, int level) {
     int64_t first = lk_shard_level_first(kv, level), n = kv->count[level].rows;
-    if (kv->elsewhere) return 0;
-    return kv->whole ? n : lk_shard_count(kv, first, first + n);
+    if (kv->on_other_stage) return 0;
+    return kv->holds_all_rows ? n : lk_shard_count(kv, first, first + n);
 }
 
 int64_t lk_shard_held_blocks(const struct lk_kv *kv, int level) {
     int64_t n = 0, n_block = kv->level[level].n_block, block_rows = kv->rule[level].block_rows;
-    if (kv->elsewhere) return 0;
-    if (!is_divided(kv) || kv->whole) return n_block;
+    if (kv->on_other_stage) return 0;
+    if (!is_divided(kv) || kv->holds_all_rows) return n_block;
     if (is_sinks(kv, level)) return kv->shard.rank == 0 ? n_block : 0;
     if (n_block == 0) return 0;
     /* Rows of the first block that have left count too. Nothing but sinks lies before them. */
@@ -97,7 +98,7 @@ int64_t lk_shard_held_blocks(const struct lk_kv *kv, int level) {
 
 int64_t lk_shard_max_blocks(const struct lk_kv *kv, int level, int64_t n_block) {
     int64_t stripe = LK_STRIPE / kv->rule[level].block_rows;
-    if (kv->elsewhere) return 0;
+    if (kv->on_other_stage) return 0;
     if (!is_divided(kv)) return n_block;
     if (is_sinks(kv, level)) return kv->shard.rank == 0 ? n_block : 0;
     int64_t round = stripe * kv->shard.n_rank, rest = n_block % round;
@@ -118,7 +119,7 @@ static bool lacks_statistics(const struct lk_kv *kv, const struct lk_level_count
 }
 
 bool lk_shard_collects(const struct lk_kv *kv, const struct lk_level_count *count) {
-    return !kv->elsewhere && lacks_statistics(kv, count);
+    return !kv->on_other_stage && lacks_statistics(kv, count);
 }
 
 bool lk_shard_all_hold(const struct lk_kv *kv) { return lacks_statistics(kv, kv->count); }

@@ -11,11 +11,11 @@
  *
  * Counts of levels and tables of blocks are the same on all ranks. A block of another rank is NULL
  * in the table. Until channel statistics are computed, every rank holds all rows, because it
- * computes them itself (lk_kv.whole).
+ * computes them itself (lk_kv.holds_all_rows).
  *
  * If the layers are divided into stages too (struct lk_cache_shape), the ranks of one stage share
- * the rows of its layers in this way. In layers of other stages (lk_kv.elsewhere) a rank counts
- * rows and holds none.
+ * the rows of its layers in this way. In layers of other stages (lk_kv.on_other_stage) a rank
+ * counts rows and holds none.
  *
  * Rows are counted by their index (cache/level.h). */
 #ifndef LK_CACHE_SHARD_H

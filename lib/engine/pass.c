@@ -387,7 +387,7 @@ void lk_pass_count_rows(struct lk_pass *pass) {
         struct lk_cache *cache = seq->session->cache;
         for (int layer = 0; layer < cache->shape.n_layer; layer++) {
             const struct lk_kv *kv = &cache->kv[layer][task % 2];
-            if (!kv->elsewhere || seq->failed) continue;
+            if (!kv->on_other_stage || seq->failed) continue;
             lk_status status = lk_cache_append(cache, layer, kv->side, NULL, seq->n_tok, NULL);
             if (status == LK_OK && seq->session->recipe->eager)
                 status = lk_cache_encode(cache, layer, kv->side, NULL);

@@ -13,14 +13,14 @@ void lk_prefill_choose_exact(struct lk_prefill *p) {
         struct lk_exact_rows *exact = &p->exact[side];
         const struct lk_kv *kv = &p->s->cache->kv[p->job.index][side];
         size_t head_bytes = lk_codec_head_bytes(&lk_codec_f16, side, kv->d_head, (int)p->n_tok);
-        exact->kv =
-            (struct lk_kv){.side = side,
-                           .n_head = kv->n_head,
-                           .d_head = kv->d_head,
-                           .arena = &exact->arena,
-                           .n_level = 1,
-                           .shard = kv->shard,
-                           .whole = true}; /* attention is divided among ranks, rows are not */
+        exact->kv = (struct lk_kv){.side = side,
+                                   .n_head = kv->n_head,
+                                   .d_head = kv->d_head,
+                                   .arena = &exact->arena,
+                                   .n_level = 1,
+                                   .shard = kv->shard,
+                                   .holds_all_rows =
+                                       true}; /* attention is divided among ranks, rows are not */
         exact->kv.rule[0] =
             (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
         exact->block = lk_arena_wrap(&exact->arena, &exact->slab, exact->rows);

@@ -19,7 +19,7 @@ static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     const struct lk_kv *source = &r->from->kv[r->layer][r->side];
     int64_t n_source = source->n_tok - source->first; /* a sliding window keeps only the newest */
     size_t stride = lk_kv_width(source);
-    if (source->elsewhere) return;
+    if (source->on_other_stage) return;
     for (int64_t done = 0; done < n;) {
         int64_t at = (pos + done - source->first % n_source + n_source) % n_source;
         int64_t n_now = n_source - at < n - done ? n_source - at : n - done;

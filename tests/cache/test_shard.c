@@ -105,9 +105,9 @@ static void test_blocks(void **state) {
             assert_int_equal(lk_shard_held_blocks(&kv, i), held);
             assert_int_equal(lk_shard_held_rows(&kv, i), rows);
             assert_true(lk_shard_max_blocks(&kv, i, kv.level[i].n_block) >= held);
-            kv.whole = true;
+            kv.holds_all_rows = true;
             assert_int_equal(lk_shard_held_blocks(&kv, i), kv.level[i].n_block);
-            kv.whole = false;
+            kv.holds_all_rows = false;
         }
     }
 }
