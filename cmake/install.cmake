@@ -6,7 +6,7 @@
 #   lib/liblowkey_lab.a                        the laboratory, for liblowkey.a: it uses internal functions
 #   lib/cmake/lowkey, lib/pkgconfig/*.pc       lowkey::lowkey, lowkey_static and lab; lowkey and lowkey-lab
 #   bin/lowkey, share/man, share/lowkey/fetch-model
-#   share/bash-completion, share/zsh, share/fish   completion scripts
+#   share/bash-completion                      the completion script
 
 include(CMakePackageConfigHelpers)
 
@@ -101,9 +101,6 @@ if(TARGET lowkey_docs)
   install(FILES ${PROJECT_BINARY_DIR}/lowkey.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${PROJECT_BINARY_DIR}/lowkey.bash
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lowkey)
-  install(FILES ${PROJECT_BINARY_DIR}/lowkey.zsh
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lowkey)
-  install(FILES ${PROJECT_BINARY_DIR}/lowkey.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/scripts/fetch-model)
   install(PROGRAMS scripts/fetch-model DESTINATION ${CMAKE_INSTALL_DATADIR}/lowkey)

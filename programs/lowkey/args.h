@@ -1,5 +1,5 @@
 /* Command line options as tables. The same table gives the parser, --help (help.h), the man page
- * (man_page.h) and the shell completion (completion.h). */
+ * (man_page.h) and the shell completion (shell_completion.h). */
 #ifndef LK_LOWKEY_ARGS_H
 #define LK_LOWKEY_ARGS_H
 

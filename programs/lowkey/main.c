@@ -39,7 +39,7 @@ static int print_unknown_command(const char *name) {
     return print_error("unknown command '%s'; 'lowkey help' lists them", name);
 }
 
-/* lowkey help [COMMAND]. Hidden: help --man, help --completion SHELL, for the build. */
+/* lowkey help [COMMAND]. Hidden: help --man, help --completion bash, for the build. */
 static int cmd_help(int argc, char **argv) {
     if (argc < 3) {
         print_overview(command_table, N_COMMANDS);
@@ -50,15 +50,9 @@ static int cmd_help(int argc, char **argv) {
         return STATUS_OK;
     }
     if (strcmp(argv[2], "--completion") == 0) {
-        const char *shell = argc == 4 ? argv[3] : "";
-        if (strcmp(shell, "bash") == 0)
-            print_bash_completion();
-        else if (strcmp(shell, "zsh") == 0)
-            print_zsh_completion();
-        else if (strcmp(shell, "fish") == 0)
-            print_fish_completion();
-        else
-            return print_error("help --completion: expected 'bash', 'zsh' or 'fish'");
+        if (argc != 4 || strcmp(argv[3], "bash") != 0)
+            return print_error("help --completion: expected 'bash'");
+        print_bash_completion();
         return STATUS_OK;
     }
     const struct command *command = find_command(argv[2]);

@@ -19,8 +19,7 @@ mv "$work/first" "$work/moved"
 prefix=$work/moved
 
 if [ -f "$LOWKEY_BUILD/lowkey.1" ]; then
-  for file in man/man1/lowkey.1 bash-completion/completions/lowkey zsh/site-functions/_lowkey \
-    fish/vendor_completions.d/lowkey.fish; do
+  for file in man/man1/lowkey.1 bash-completion/completions/lowkey; do
     [ -s "$prefix/share/$file" ] || fail "share/$file was not installed"
   done
 fi
