@@ -73,11 +73,11 @@ static void explain_stop(struct chat *c, const struct answer *answer) {
 }
 
 static void print_speed(const struct chat *c) {
-    char n_read[NUMBER_BUF], n_written[NUMBER_BUF], n_tok[NUMBER_BUF], n_ctx[NUMBER_BUF];
-    chat_note(c, "read %s tokens, %.1f tokens/s; wrote %s, %.1f tokens/s; context %s of %s",
-              format_count(n_read, c->prefill_tokens),
+    char n_prefill[NUMBER_BUF], n_decode[NUMBER_BUF], n_tok[NUMBER_BUF], n_ctx[NUMBER_BUF];
+    chat_note(c, "prefill %s tokens, %.1f tokens/s; decode %s, %.1f tokens/s; context %s of %s",
+              format_count(n_prefill, c->prefill_tokens),
               tokens_per_second(c->prefill_tokens, c->prefill_seconds),
-              format_count(n_written, c->decode_tokens),
+              format_count(n_decode, c->decode_tokens),
               tokens_per_second(c->decode_tokens, c->decode_seconds),
               format_count(n_tok, c->conversation.n_tok), format_count(n_ctx, c->n_ctx));
     if (!c->drafting.drafter) return;

@@ -18,7 +18,7 @@ struct chat_progress chat_progress_start(size_t n_tok) {
 static void draw(const struct chat_progress *p, double now, double share) {
     char count[NUMBER_BUF];
     double seconds = now - p->start_time;
-    fprintf(stderr, "\rreading %s tokens  %.0f%%", format_count(count, p->n_tok), 100.0 * share);
+    fprintf(stderr, "\rprefill %s tokens  %.0f%%", format_count(count, p->n_tok), 100.0 * share);
     if (share > 0.02) {
         long left = (long)(seconds * (1.0 - share) / share + 0.5);
         fprintf(stderr, "  %.0f tokens/s  %ld:%02ld left", share * (double)p->n_tok / seconds,

@@ -116,7 +116,7 @@ const struct command command_table[N_COMMANDS] = {
      .run = cmd_eval},
 
     {.name = "train",
-     .summary = "Train for a model what recovers the loss of a cache.",
+     .summary = "Train networks or adapters that recover what a lossy cache loses.",
      .operands = "less|lora",
      .complete = "less lora",
      .description =
