@@ -1,6 +1,8 @@
-/* Evaluation of tokens of one or several sessions in one pass over the weights. */
+/* Evaluation of tokens of one or several sessions in one pass over the weights, and of a text in
+ * chunks through the cache. */
 #include "engine/batch.h"
 
+#include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
 
@@ -227,4 +229,88 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *
     lk_status status = check_items(&batch->pass, item, n, &why);
     if (status == LK_OK) status = lk_op_run(model->peers, &op, &why);
     return status == LK_OK ? LK_OK : fail_items(item, n, NOT_TOUCHED, &why, err);
+}
+
+/* ---- one session: a step, or a text in chunks through the cache ---- */
+
+static lk_status run_eval(struct lk_op *op, lk_err *err) {
+    lk_batch_item item = {.session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};
+    lk_status status = lk_eval_items(&op->session->pass, &item, 1, err);
+    if (status != LK_OK || item.err.code == LK_OK) return status;
+    return lk_fail(err, item.err.code, "%s", item.err.msg);
+}
+
+lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
+    struct lk_op op = {
+        .kind = LK_OP_EVAL, .run = run_eval, .session = s, .tok = tok, .n = n_tok, .flag = all};
+    return lk_op_run(s->model->peers, &op, err);
+}
+
+/* Large chunks are faster; they are halved if memory runs out. */
+lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
+    const size_t min_chunk = 32;
+    for (size_t chunk = LK_EVAL_MAX; s->n_tok < n_tok;) {
+        size_t at = s->n_tok, n = n_tok - at < chunk ? n_tok - at : chunk;
+        lk_status status = lk_session_eval(s, tok + at, n, false, err);
+        if (status == LK_E_NOMEM && n > min_chunk && s->n_tok == at) {
+            lk_graph_free(&s->pass.graph, &s->ledger); /* a graph's memory does not shrink */
+            chunk = n / 2;
+            continue;
+        }
+        if (status != LK_OK) return status;
+        uint64_t n_layer = s->cache->shape.n_layer;
+        if (!lk_report(s->model->peers, s->opts.progress, s->opts.user, s->n_tok * n_layer,
+                       n_tok * n_layer))
+            return lk_agree(s->model->peers,
+                            lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"), err);
+    }
+    return LK_OK;
+}
+
+/* ---- drafts: the maximum length of a pass, and removing rejected tokens ---- */
+
+size_t lk_session_draftable(const lk_session *s, size_t n_tok, const char **why) {
+    size_t left = (size_t)s->opts.n_ctx - s->n_tok;
+    bool leaves_out = s->recipe->read > 0;
+    if (why) *why = lk_cache_refuses_drafts(s->cache);
+    if (n_tok > left) n_tok = left;
+    if (leaves_out && n_tok > LK_DECODE_TOKENS) n_tok = LK_DECODE_TOKENS;
+    n_tok = (size_t)lk_cache_draftable(s->cache, (int64_t)n_tok);
+    return n_tok > 0 ? n_tok : 1;
+}
+
+static lk_status truncate_session(lk_session *s, size_t n_tok, lk_err *err) {
+    if (n_tok < 1 || n_tok > s->n_tok)
+        return lk_fail(err, LK_E_ARG, "cannot keep %zu of %zu tokens", n_tok, s->n_tok);
+    size_t n_drop = s->n_tok - n_tok;
+    if (n_drop == 0) return LK_OK;
+    if (n_drop < s->n_pass && s->recurrent) {
+        lk_status status = lk_recurrent_drafts_repeat(s, (int)(s->n_pass - n_drop), err);
+        if (status != LK_OK) {
+            lk_session_drop_tokens(s);
+            return status;
+        }
+    }
+    if (n_drop < s->n_pass)
+        lk_cache_drop_drafts(s->cache, (int64_t)(s->n_pass - n_drop), (int64_t)n_drop);
+    else if (s->recurrent || !lk_cache_truncate(s->cache, (int64_t)n_tok))
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "%zu tokens cannot be removed: rows of older levels, or states of tokens "
+                       "before the last pass, would have to go back; evaluate the text again",
+                       n_drop);
+    if (n_drop >= s->n_pass) s->n_cut++;
+    lk_checkpoints_drop(s, n_tok);
+    s->n_pass = n_drop < s->n_pass ? s->n_pass - n_drop : 0;
+    s->n_logits = (size_t)s->n_logits > n_drop ? s->n_logits - (int32_t)n_drop : 0;
+    s->n_tok = n_tok;
+    return LK_OK;
+}
+
+static lk_status run_truncate(struct lk_op *op, lk_err *err) {
+    return truncate_session(op->session, op->n, err);
+}
+
+lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
+    struct lk_op op = {.kind = LK_OP_TRUNCATE, .run = run_truncate, .session = s, .n = n_tok};
+    return lk_op_run(s->model->peers, &op, err);
 }

@@ -17,4 +17,10 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
 /* Build the pass of the items without an error. LK_E_NOMEM. */
 lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
 
+/* Evaluate the tokens from the session's length to n_tok, in chunks that attend to the cache. Calls
+ * the session's progress callback. Errors as lk_session_eval; the session then holds a prefix of
+ * tok. */
+lk_status lk_session_extend(struct lk_session *session, const int32_t *tok, size_t n_tok,
+                            lk_err *err);
+
 #endif

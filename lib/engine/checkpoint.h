@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "cache/cache_save.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,7 +96,7 @@ void lk_checkpoints_copy(struct lk_session *session, const struct lk_session *fr
  * newest one stays, if there are others. */
 int lk_checkpoints_least_useful(const struct lk_checkpoint *at, int n, size_t n_tok);
 
-/* For loading checkpoints (checkpoint_save.h): an empty cache, with room for states and, if asked
+/* For loading checkpoints: an empty cache, with room for states and, if asked
  * for, logits; false without memory. Free one. Drop the least useful ones while they hold too
  * much, on any rank of a cluster. */
 bool lk_checkpoint_alloc(struct lk_session *session, size_t n_tok, bool logits,
@@ -108,5 +109,38 @@ uint64_t lk_checkpoints_bytes(const struct lk_session *session);
 
 /* The same with the shared blocks that the session itself does not hold. */
 uint64_t lk_checkpoints_held_bytes(const struct lk_session *session);
+
+/* ---- checkpoints in a saved session ----
+ *
+ * The newest first:
+ *
+ *   | struct lk_saved_checkpoint | logits | states | counts | rows |
+ *
+ *   logits  f32 [n_vocab], or nothing
+ *   states  of recurrent layers, then of absorbed rows, as in the session's own section
+ *   counts  see cache/cache_save.h
+ *   rows    a part (cache/cache_save.h) of the next newer checkpoint, or of the session's cache:
+ *           blocks that both hold are in the file once */
+
+struct lk_session;
+
+struct lk_saved_checkpoint {
+    uint64_t n_tok;
+    uint64_t logits, states, counts, rows; /* bytes */
+};
+
+/* Write all checkpoints of a session. All ranks call this. Returns saving->ok. */
+bool lk_checkpoints_write(const struct lk_session *session, struct lk_saving *saving);
+
+/* Check the checkpoints of a session of n_tok tokens in data [size]. counts: of the session's
+ * cache, which have passed lk_cache_check. LK_E_FORMAT; the message starts after a colon.
+ * LK_E_NOMEM. */
+lk_status lk_checkpoints_check(const struct lk_session *session, const void *data, uint64_t size,
+                               const void *counts, size_t n_tok, lk_err *err);
+
+/* Load checked checkpoints in a session that has the file's tokens and cache, and no checkpoints.
+ * If it may keep fewer, the least useful ones are left out, and so are those without memory on a
+ * rank. All ranks call this. from: lk_restoring_start of the section. */
+void lk_checkpoints_load(struct lk_session *session, struct lk_restoring *from);
 
 #endif

@@ -58,4 +58,8 @@ uint64_t lk_model_sidecar_bytes(const struct lk_model *model, const struct lk_re
 /* The shape of a cache for this model. Pointers in it are borrowed from the model. */
 struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model);
 
+/* Set model->rope, the rotation parameters of its layers in the form that caches need
+ * (cache/rope.h), if the model rotates its keys. LK_E_NOMEM. */
+lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err);
+
 #endif

@@ -6,14 +6,14 @@
  * afterwards (the "lazy approximation" of TALE). Peak memory: the compressed caches, the exact f16
  * rows of one or two layers, and the hidden states of all tokens.
  *
- * Recipes that are eager go through the cache instead, in chunks (extend.h). */
+ * Recipes that are eager go through the cache instead, in chunks (batch.h). */
 #include "engine/prefill.h"
 
-#include "engine/extend.h"
-#include "engine/pooling.h"
+#include "engine/batch.h"
 #include "engine/prefill_layer.h"
 #include "lowkey_serve.h"
 
+#include <math.h>
 #include <string.h>
 
 static void free_prefill(struct lk_prefill *p) {
@@ -326,4 +326,23 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
                        .tok = tok,
                        .n = n_tok};
     return lk_op_run(session[0]->model->peers, &op, err);
+}
+
+/* ---- pooling of hidden states ---- */
+
+void lk_pool_rows(const float *x, size_t n_tok, size_t n_embd, lk_pooling pooling, float *out) {
+    enum { BLOCK = 64 }; /* channels that are summed at once */
+    size_t first = pooling == LK_POOLING_MEAN ? 0 : n_tok - 1;
+    double length = 0;
+    for (size_t c = 0; c < n_embd; c += BLOCK) {
+        double sum[BLOCK] = {0};
+        size_t n = n_embd - c < BLOCK ? n_embd - c : BLOCK;
+        for (size_t row = first; row < n_tok; row++)
+            for (size_t k = 0; k < n; k++) sum[k] += x[row * n_embd + c + k];
+        for (size_t k = 0; k < n; k++) {
+            out[c + k] = (float)(sum[k] / (double)(n_tok - first));
+            length += (double)out[c + k] * out[c + k];
+        }
+    }
+    for (size_t c = 0; length > 0 && c < n_embd; c++) out[c] = (float)(out[c] / sqrt(length));
 }

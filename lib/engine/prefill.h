@@ -3,6 +3,7 @@
 #define LK_ENGINE_PREFILL_H
 
 #include "engine/session_state.h"
+#include "lowkey_serve.h"
 
 /* Bytes of exact K and V that a prefill holds per token: those of one layer, and of one more if
  * later layers attend to them. */
@@ -19,5 +20,9 @@ uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
  * after a success. */
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err);
+
+/* Pool the rows of x [n_tok][n_embd] into out [n_embd], and scale the result to length 1. pooling:
+ * LK_POOLING_MEAN or LK_POOLING_LAST. */
+void lk_pool_rows(const float *x, size_t n_tok, size_t n_embd, lk_pooling pooling, float *out);
 
 #endif

@@ -2,7 +2,7 @@
 #include "engine/session.h"
 
 #include "cache/cache_check.h"
-#include "engine/extend.h"
+#include "engine/batch.h"
 #include "engine/prefill.h"
 #include "lowkey_serve.h"
 #include "recipe/recipe_check.h"

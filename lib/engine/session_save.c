@@ -3,7 +3,7 @@
 
 #include "base/atomic_file.h"
 #include "cache/cache_check.h"
-#include "engine/checkpoint_save.h"
+#include "engine/checkpoint.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
 #include "model/gguf_read.h"

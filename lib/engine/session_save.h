@@ -9,7 +9,7 @@
  *   | states   see engine/absorb.h, or nothing               |
  *   | counts   see cache/cache_save.h                        |
  *   | rows     see cache/cache_save.h: nearly all of the file |
- *   | checkpoints  see engine/checkpoint_save.h, or nothing   |
+ *   | checkpoints  see engine/checkpoint.h, or nothing   |
  *
  * Files of version 4 have no checkpoints, and no entry for them in the header.
  *

@@ -2,7 +2,6 @@
  * bit-identically. */
 #include "cache/cache.h"
 #include "engine/checkpoint.h"
-#include "engine/checkpoint_save.h"
 #include "engine/session_save.h"
 #include "engine/session_state.h"
 #include "lowkey_serve.h"
