@@ -147,9 +147,9 @@ static void run_kernel(struct job *job) {
                                              .n_block = b + 2 * n_each <= job->n_block ? n_each : 0,
                                              .n_piece = 1};
         if (job->side == LK_K)
-            job->kernels->score(&rows, &queries, s, CHUNK);
+            lk_kernels_score(job->kernels, &rows, &queries, s, CHUNK);
         else
-            job->kernels->accumulate(&rows, s, CHUNK, n_q, acc);
+            lk_kernels_accumulate(job->kernels, &rows, s, CHUNK, n_q, acc);
     }
     lk_kernels_leave(job->kernels, &before);
     job->sum += s[0] + acc[0];

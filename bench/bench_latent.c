@@ -172,7 +172,8 @@ static void score_tile_fused(struct bench *w, const struct key_tile *tile) {
 /* Reconstruct the tile's keys, rotated within the tile. */
 static void reconstruct_tile(struct bench *w, const struct key_tile *tile) {
     const struct lk_rope *rope = tile->level->rope;
-    w->attn.kernels->score(tile->rows, &tile->level->k_up[tile->head_kv].up, tile->keys, LK_TILE);
+    lk_kernels_score(w->attn.kernels, tile->rows, &tile->level->k_up[tile->head_kv].up, tile->keys,
+                     LK_TILE);
     for (int j = 0; j < rope->n_pair; j++) { /* rows of up are in the order of pairs */
         float *a = tile->keys + 2 * j * LK_TILE, *b = a + LK_TILE;
         for (int t = 0; t < LK_TILE; t++) {

@@ -98,7 +98,7 @@ static void accumulate_span(struct lk_attn_item *item, const struct lk_kv_span *
                 p = tile;
                 stride = LK_TILE;
             }
-            attn->kernels->accumulate(&rows, p, stride, n_q, acc);
+            lk_kernels_accumulate(attn->kernels, &rows, p, stride, n_q, acc);
         }
     }
 }

@@ -237,7 +237,8 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
             float *s = run.tile_row ? item->mem.tile : out;
             size_t stride = run.tile_row ? LK_TILE : item->stride;
             if (!level->k_up) {
-                attn->kernels->score(&rows, &item->queries[part - run.first_part], s, stride);
+                lk_kernels_score(attn->kernels, &rows, &item->queries[part - run.first_part], s,
+                                 stride);
             } else {
                 struct lk_pre_tile tile = {.level = level,
                                            .rows = &rows,

@@ -206,7 +206,7 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
     const struct lk_attn *attn = item->attn;
     float *s = item->mem.score + LK_SCORE_PAD;
     lk_attn_item_prepare(item, zone->level);
-    attn->kernels->score(k, &item->queries[0], s, item->stride);
+    lk_kernels_score(attn->kernels, k, &item->queries[0], s, item->stride);
     for (int i = 0; i < item->n_q; i++) {
         float *of_query = s + i * item->stride;
         if (attn->softcap > 0) lk_softcap_scores(attn, of_query, k->n);
@@ -215,7 +215,8 @@ static void attend_rows(struct lk_attn_item *item, const struct lk_read_zone *zo
         memset(of_query + k->n, 0, (size_t)(v->n - k->n) * sizeof *of_query);
     }
     lk_attend_start_sums(item, zone->v_level);
-    attn->kernels->accumulate(v, s, item->stride, item->n_q, lk_attend_sum(item, zone->v_level, 0));
+    lk_kernels_accumulate(attn->kernels, v, s, item->stride, item->n_q,
+                          lk_attend_sum(item, zone->v_level, 0));
 }
 
 /* Attend to n chosen tiles of a zone; tile: their numbers in it. next [n_next]: the tiles that

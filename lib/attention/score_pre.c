@@ -132,7 +132,7 @@ void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_pre_tile *til
     if (n) {
         struct lk_queries folded = folded_of(pre, queries, level->k_up[queries->head_kv].up.d_head,
                                              0, queries->n_head * n_each);
-        attn->kernels->score(tile->rows, &folded, product, LK_TILE);
+        lk_kernels_score(attn->kernels, tile->rows, &folded, product, LK_TILE);
         table.n_pair = rope->fold.n_fast[n];
         keys.d = 2 * table.n_pair;
         keys.basis = rope->fold.basis[0] + tile->in_segment * LK_TILE;
@@ -143,7 +143,7 @@ void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_pre_tile *til
         const float *of_head = lk_basis_mean(&head);
         struct lk_queries up = lk_queries_slice(&level->k_up[queries->head_kv + h].up, 0, keys.d);
         int at = queries->first + h * n_each;
-        if (keys.d) attn->kernels->score(tile->rows, &up, k, LK_TILE);
+        if (keys.d) lk_kernels_score(attn->kernels, tile->rows, &up, k, LK_TILE);
         for (int c = 0; of_head && c < keys.d; c++) mean[c] = of_head[lk_rope_channel(rope, c)];
         keys.mean = of_head ? mean : NULL;
         keys.fold = product + (size_t)h * n_each * n * LK_TILE;
@@ -164,7 +164,7 @@ void lk_attn_score_unordered(const struct lk_attn *attn, const struct lk_level *
     for (int h = 0; h < queries->n_head; h++) {
         struct lk_basis_head head = lk_level_basis_head(level, queries->head_kv + h);
         const float *of_head = lk_basis_mean(&head);
-        attn->kernels->score(rows, &level->k_up[queries->head_kv + h].up, k, LK_TILE);
+        lk_kernels_score(attn->kernels, rows, &level->k_up[queries->head_kv + h].up, k, LK_TILE);
         for (int c = 0; of_head && c < keys.d; c++)
             mean[c] = of_head[lk_rope_channel(level->rope, c)];
         keys.mean = of_head ? mean : NULL;

@@ -45,6 +45,8 @@ enum lk_coding {
     LK_KVARN,   /* KVarN: rotated, variances of tokens and channels normalized */
 };
 
+enum { LK_N_CODING = LK_KVARN + 1 };
+
 /* What is quantized: the rows of a head, or their latents in a basis from a sidecar
  * (sidecar/basis.h). The functions below treat both alike: a group of heads whose latent has rank r
  * is one head of r channels. */

@@ -5,41 +5,16 @@
 
 #include "kernels/composed.h"
 #include "kernels/tile.h"
+#include "kernels/vec8_kernels.h"
 
 extern const struct lk_kernels lk_kernels_avx2, lk_kernels_avxvnni;
-
-/* ---- kernels on floats, and encoders (avx2_f32.c, avx2_encode.c) ----
- *
- * Entries of struct lk_kernels, where they are specified. */
-
-float lk_avx2_max(const float *s, int n);
-float lk_avx2_exp_sum(float *s, int n, float scale, float max);
-void lk_avx2_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
-                        float *s, size_t stride);
-void lk_avx2_combine_queries(const struct lk_queries *x, const float *w, int n,
-                             const struct lk_queries *out);
-void lk_avx2_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
-void lk_avx2_delta_step(const float *from, float *to, int d, const float *q, const float *k,
-                        const float *v, float decay, float beta, float *out);
-void lk_avx2_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k,
-                       const float *v, float decay, float beta, float *out);
-void lk_avx2_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
-                         int first, int n, float *y);
-void lk_avx2_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
-                    size_t stride);
-void lk_avx2_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
-                    size_t stride);
 
 enum { LK_AVX2_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of the tables of AVX2 */
 
 /* The entries that all tables of x86 share. */
-#define LK_AVX2_SHARED_KERNELS                                                                     \
-    .score_rope = lk_avx2_score_rope, .encode = lk_avx2_encode, .decode = lk_avx2_decode,          \
-    .gelu_layer = lk_avx2_gelu_layer, .add_offsets = lk_avx2_add_offsets,                          \
-    .delta_step = lk_avx2_delta_step, .scan_step = lk_avx2_scan_step,                              \
-    .score_tiles = lk_avx2_score_tiles
+#define LK_X86_KERNELS .score_tiles = lk_avx2_score_tiles, LK_VEC8_KERNELS
 
-/* avx2_score_tiles.c, as in struct lk_kernels */
+/* avx2_per_token.c, as in struct lk_kernels */
 void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
                          const float *spread, float *s, size_t stride);
 
@@ -87,41 +62,24 @@ struct lk_avx2_dots {
 
 extern const struct lk_avx2_dots lk_avx2_dots, lk_avxvnni_dots;
 
-/* ---- score and accumulate by codec ----
- *
- * As in struct lk_kernels, for one tile: s and p are those of its first row. */
+/* ---- score and accumulate by codec ---- */
 
 /* f16 (avx2_f16.c): products and sums in floats. */
-void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                       size_t stride);
-void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                            float *acc);
+lk_score_fn lk_avx2_f16_score;
+lk_accumulate_fn lk_avx2_f16_accumulate;
 
 /* KIVI (avx2_kivi.c): a scale and a minimum per group. */
-void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                        const struct lk_queries *q, float *s, size_t stride);
-void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                             const float *p, size_t stride, int n_q, float *acc);
+lk_score_fn lk_avx2_kivi_score;
+lk_accumulate_fn lk_avx2_kivi_accumulate;
 
 /* rot, asym and int8 (avx2_per_token.c): one scale per token, levels symmetric around zero. */
-void lk_avx2_per_token_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                             const struct lk_queries *q, float *s, size_t stride);
-void lk_avx2_per_token_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                                  const float *p, size_t stride, int n_q, float *acc);
+lk_score_fn lk_avx2_per_token_score;
+lk_accumulate_fn lk_avx2_per_token_accumulate;
 
-/* rot and asym of up to 4 bits (avx2_lowbit.c). A cell goes from its codes to the products without
+/* rot and asym (avx2_lowbit.c). Up to 4 bits a cell goes from its codes to the products without
  * being stored, sums stay in 16 bits as long as they fit, and weights of several tiles of V are
- * quantized side by side. These take a whole run of rows. */
-void lk_avx2_lowbit_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                          size_t stride);
-void lk_avx2_lowbit_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                               float *acc);
-
-/* asym without groups (avx2_asym.c): what the kernels of rot leave out, for a whole run. Used for
- * AVX-512 as well. fine: the scores were computed with 16-bit queries */
-void lk_avx2_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
-                               float *s, size_t stride);
-void lk_avx2_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                             float *acc);
+ * quantized side by side. Others are left to the kernels above. */
+lk_score_fn lk_avx2_rot_score;
+lk_accumulate_fn lk_avx2_rot_accumulate;
 
 #endif

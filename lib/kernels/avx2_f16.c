@@ -29,7 +29,7 @@ LK_ALWAYS_INLINE void score_rows(const uint16_t *const row[ROWS], const float *q
     for (int i = 0; i < n; i++) _mm_storeu_ps(s + i * stride, hsum_f32x8_x4(sum[i]));
 }
 
-void lk_avx2_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
                        size_t stride) {
     int d = tile->d_head;
     for (int t = 0; t < tile->n; t += ROWS) {
@@ -102,7 +102,7 @@ LK_ALWAYS_INLINE void accumulate_queries(const struct lk_tile *tile, const float
     }
 }
 
-void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
                             float *acc) {
     for (int i = 0; i < n_q; i += QUERIES) {
         const float *weight = p + i * stride;
@@ -113,5 +113,23 @@ void lk_avx2_f16_accumulate(const struct lk_tile *tile, const float *p, size_t s
             accumulate_queries(tile, weight, stride, 2, i == 0, out);
         else
             accumulate_queries(tile, weight, stride, 3, i == 0, out);
+    }
+}
+
+void lk_avx2_f16_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                       const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(&tile, q, s, stride);
+    }
+}
+
+void lk_avx2_f16_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                            const float *p, size_t stride, int n_q, float *acc) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(&tile, p, stride, n_q, acc);
     }
 }

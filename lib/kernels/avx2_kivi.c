@@ -33,8 +33,8 @@ static float quantize_query(const float *q, const float *scale, int d, int16_t *
     return step;
 }
 
-void lk_avx2_kivi_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                        const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
+                       const struct lk_queries *q, float *s, size_t stride) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int16_t q16[LK_AVX2_QUERIES * LK_MAX_D_HEAD];
     int32_t dot[LK_AVX2_QUERIES][LK_TILE];
@@ -90,8 +90,8 @@ static void accumulate_group(const struct lk_avx2_dots *dots, const struct lk_ti
     }
 }
 
-void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                             const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
+                            const float *p, size_t stride, int n_q, float *acc) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int d = tile->d_head;
     lk_tile_prefetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
@@ -101,5 +101,21 @@ void lk_avx2_kivi_accumulate(const struct lk_avx2_dots *dots, const struct lk_ti
         for (int g = 0; g < d / tile->codec->group; g++)
             accumulate_group(dots, tile, cells, g, p + i0 * stride, stride, n,
                              acc + (size_t)i0 * d);
+    }
+}
+
+void lk_avx2_kivi_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                        const struct lk_queries *q, float *s, size_t stride) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(kernels->dots, &tile, q, s, stride);
+    }
+}
+
+void lk_avx2_kivi_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                             const float *p, size_t stride, int n_q, float *acc) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(kernels->dots, &tile, p, stride, n_q, acc);
     }
 }

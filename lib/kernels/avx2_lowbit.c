@@ -352,8 +352,12 @@ static void score_4bit(int n, const struct lk_rows *rows, const struct query_gro
 
 static score_fn *const score_by_bits[] = {NULL, score_1bit, score_2bit, score_3bit, score_4bit};
 
-void lk_avx2_lowbit_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                          size_t stride) {
+void lk_avx2_rot_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                       const struct lk_queries *q, float *s, size_t stride) {
+    if (!lk_is_plain_lowbit(rows->codec)) {
+        lk_avx2_per_token_score(kernels, rows, q, s, stride);
+        return;
+    }
     struct level_tables levels = make_level_tables(rows->codec);
     for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES) {
         int n = q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES;
@@ -569,8 +573,12 @@ static void accumulate_run(struct weighted_run *run) {
     }
 }
 
-void lk_avx2_lowbit_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                               float *acc) {
+void lk_avx2_rot_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                            const float *p, size_t stride, int n_q, float *acc) {
+    if (!lk_is_plain_lowbit(rows->codec)) {
+        lk_avx2_per_token_accumulate(kernels, rows, p, stride, n_q, acc);
+        return;
+    }
     struct level_tables levels = make_level_tables(rows->codec);
     for (int i = 0; i < n_q; i += LK_AVX2_QUERIES) {
         struct weighted_run run = {.levels = &levels,

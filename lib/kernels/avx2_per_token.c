@@ -41,8 +41,8 @@ static inline __m256i set1_top_sum(int top, int32_t sum) {
     return _mm256_set1_epi32((int32_t)((uint32_t)top * (uint32_t)sum));
 }
 
-void lk_avx2_per_token_score(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                             const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
+                       const struct lk_queries *q, float *s, size_t stride) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int32_t dot[LK_AVX2_QUERIES][LK_TILE];
     float offset[LK_AVX2_QUERIES] = {0};
@@ -70,8 +70,8 @@ void lk_avx2_per_token_score(const struct lk_avx2_dots *dots, const struct lk_ti
     }
 }
 
-void lk_avx2_per_token_accumulate(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
-                                  const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile(const struct lk_avx2_dots *dots, const struct lk_tile *tile,
+                            const float *p, size_t stride, int n_q, float *acc) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int16_t p16[LK_AVX2_QUERIES][LK_TILE];
     int32_t sum[LK_AVX2_QUERIES], dot[LK_AVX2_QUERIES][LK_MAX_D_HEAD];
@@ -95,6 +95,51 @@ void lk_avx2_per_token_accumulate(const struct lk_avx2_dots *dots, const struct 
             }
             if (cells.params.mean.code)
                 add_mean(&cells.params.mean, d, sum_tile_f32(p + (i0 + j) * stride), out);
+        }
+    }
+}
+
+void lk_avx2_per_token_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                             const struct lk_queries *q, float *s, size_t stride) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(kernels->dots, &tile, q, s, stride);
+    }
+}
+
+void lk_avx2_per_token_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                                  const float *p, size_t stride, int n_q, float *acc) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(kernels->dots, &tile, p, stride, n_q, acc);
+    }
+}
+
+/* ---- scores of whole tiles by their means (kernels.h: score_tiles) ---- */
+
+/* Mean of the squared scales of a tile's rows. */
+LK_ALWAYS_INLINE float mean_square(const uint16_t *scale) {
+    __m256 sum = _mm256_setzero_ps();
+    LK_UNROLL
+    for (int t = 0; t < LK_TILE; t += 8) {
+        __m256 x = load_abs_f16x8(scale + t);
+        sum = _mm256_fmadd_ps(x, x, sum);
+    }
+    return hsum_f32x8(sum) * (1.0f / LK_TILE);
+}
+
+void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
+                         const float *spread, float *s, size_t stride) {
+    int n_tile = lk_rows_n_tile(rows), d = rows->d_head;
+    for (int t = 0; t < n_tile; t++) {
+        struct lk_tile tile = lk_rows_tile(rows, t);
+        const uint16_t *scale = lk_rot_scales(tile.codec, tile.head, d);
+        struct lk_avx2_mean mean = load_mean(&tile, scale);
+        float square = mean_square(scale), sum[LK_AVX2_QUERIES];
+        for (int i = 0; i < q->n_q; i += LK_AVX2_QUERIES) {
+            int n = q->n_q - i < LK_AVX2_QUERIES ? q->n_q - i : LK_AVX2_QUERIES;
+            dot_mean_any(&mean, q, i, n, sum);
+            for (int j = i; j < i + n; j++) s[j * stride + t] = sum[j - i] + spread[j] * square;
         }
     }
 }

@@ -1,5 +1,5 @@
 /* Parameters of rot, asym and int8 tiles for AVX2: x = scale_t * (cell - top / 2) + mean,
- * 0 <= cell <= top. Zero points of asym are added afterwards (vec8_asym.h). */
+ * 0 <= cell <= top. Zero points of asym are added afterwards (vec8_kernels.c). */
 #ifndef LK_KERNELS_AVX2_PER_TOKEN_H
 #define LK_KERNELS_AVX2_PER_TOKEN_H
 

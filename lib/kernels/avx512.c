@@ -1,142 +1,8 @@
-/* Tables of the AVX-512, AVX512-VBMI and AMX kernels: dispatch by codec and number of queries, and
- * softmax. */
+/* Tables of the AVX-512, AVX512-VBMI and AMX kernels, and softmax. */
 #include "kernels/avx512_dot.h"
-#include "kernels/exp2.h"
+#include "kernels/vec8.h"
 
 #include <math.h>
-
-static void score_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
-                       const struct lk_queries *q, float *s, size_t stride) {
-    if (lk_is_per_token(rows->codec)) {
-        lk_avx512_per_token_score(unpack, rows, q, s, stride);
-        return;
-    }
-    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
-        struct lk_tile tile = lk_rows_tile(rows, i);
-        if (rows->codec->coding == LK_F16)
-            lk_avx512_f16_score(&tile, q, s, stride);
-        else
-            lk_avx512_kivi_score(unpack, &tile, q, s, stride);
-    }
-}
-
-static void accumulate_rows(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
-                            const float *p, size_t stride, int n_q, float *acc) {
-    if (lk_is_per_token(rows->codec)) {
-        lk_avx512_per_token_accumulate(unpack, rows, p, stride, n_q, acc);
-        return;
-    }
-    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
-        struct lk_tile tile = lk_rows_tile(rows, i);
-        if (rows->codec->coding == LK_F16)
-            lk_avx512_f16_accumulate(&tile, p, stride, n_q, acc);
-        else
-            lk_avx512_kivi_accumulate(unpack, &tile, p, stride, n_q, acc);
-    }
-}
-
-/* Each table's score and accumulate: codecs without zero points, and the wrapper that adds them. */
-
-static void plain_score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                               size_t stride) {
-    if (lk_avx512_is_decode(rows->codec, q->n_q))
-        lk_avx512_decode_score(rows, q, s, stride);
-    else
-        score_rows(&lk_avx512_unpack, rows, q, s, stride);
-}
-
-static void plain_accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride,
-                                    int n_q, float *acc) {
-    if (lk_avx512_is_decode(rows->codec, n_q))
-        lk_avx512_decode_accumulate(rows, p, stride, n_q, acc);
-    else
-        accumulate_rows(&lk_avx512_unpack, rows, p, stride, n_q, acc);
-}
-
-static void plain_score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                                   size_t stride) {
-    if (lk_avx512_is_decode(rows->codec, q->n_q))
-        lk_avx512vbmi_decode_score(rows, q, s, stride);
-    else
-        score_rows(&lk_avx512vbmi_unpack, rows, q, s, stride);
-}
-
-static void plain_accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
-                                        int n_q, float *acc) {
-    if (lk_avx512_is_decode(rows->codec, n_q))
-        lk_avx512vbmi_decode_accumulate(rows, p, stride, n_q, acc);
-    else
-        accumulate_rows(&lk_avx512vbmi_unpack, rows, p, stride, n_q, acc);
-}
-
-/* AMX pays only if enough queries fill its registers of 16 rows. */
-static void plain_score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                            size_t stride) {
-    if (lk_is_per_token(rows->codec) && q->n_q > LK_AVX512_QUERIES)
-        lk_avx512_amx_score(rows, q, s, stride);
-    else
-        plain_score_avx512vbmi(rows, q, s, stride);
-}
-
-static void plain_accumulate_amx(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                                 float *acc) {
-    if (lk_is_per_token(rows->codec) && n_q > LK_AVX512_QUERIES)
-        lk_avx512_amx_accumulate(rows, p, stride, n_q, acc);
-    else
-        plain_accumulate_avx512vbmi(rows, p, stride, n_q, acc);
-}
-
-typedef void score_fn(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                      size_t stride);
-typedef void accumulate_fn(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                           float *acc);
-
-LK_ALWAYS_INLINE void score_any(const struct lk_kernels *table, score_fn *plain,
-                                const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                                size_t stride) {
-    if (lk_composed_score(table, rows, q, s, stride)) return;
-    plain(rows, q, s, stride);
-    if (rows->codec->coding == LK_ASYM)
-        lk_avx2_add_score_offsets(rows, q, lk_avx512_needs_16bit(rows->codec->bits), s, stride);
-}
-
-LK_ALWAYS_INLINE void accumulate_any(const struct lk_kernels *table, accumulate_fn *plain,
-                                     const struct lk_rows *rows, const float *p, size_t stride,
-                                     int n_q, float *acc) {
-    if (lk_composed_accumulate(table, rows, p, stride, n_q, acc)) return;
-    plain(rows, p, stride, n_q, acc);
-    if (rows->codec->coding == LK_ASYM) lk_avx2_add_sum_offsets(rows, p, stride, n_q, acc);
-}
-
-static void score_avx512(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                         size_t stride) {
-    score_any(&lk_kernels_avx512, plain_score_avx512, rows, q, s, stride);
-}
-
-static void accumulate_avx512(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                              float *acc) {
-    accumulate_any(&lk_kernels_avx512, plain_accumulate_avx512, rows, p, stride, n_q, acc);
-}
-
-static void score_avx512vbmi(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                             size_t stride) {
-    score_any(&lk_kernels_avx512vbmi, plain_score_avx512vbmi, rows, q, s, stride);
-}
-
-static void accumulate_avx512vbmi(const struct lk_rows *rows, const float *p, size_t stride,
-                                  int n_q, float *acc) {
-    accumulate_any(&lk_kernels_avx512vbmi, plain_accumulate_avx512vbmi, rows, p, stride, n_q, acc);
-}
-
-static void score_amx(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                      size_t stride) {
-    score_any(&lk_kernels_amx, plain_score_amx, rows, q, s, stride);
-}
-
-static void accumulate_amx(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                           float *acc) {
-    accumulate_any(&lk_kernels_amx, plain_accumulate_amx, rows, p, stride, n_q, acc);
-}
 
 /* ---- softmax ---- */
 
@@ -182,32 +48,54 @@ static float exp_sum(float *s, int n, float scale, float max) {
     return _mm512_reduce_add_ps(_mm512_mask_add_ps(sum, rest, sum, y));
 }
 
-/* Sums over the lanes of four vectors. */
-static inline __m128 lane_sums(const __m512 x[4]) {
-    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
-           cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-    ab = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(ab), _mm512_extractf32x8_ps(ab, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
-
 /* ---- tables ---- */
+
+/* The same kernels for few and for many queries, and two kernels of rot. */
+#define BOTH(codec)                                                                                \
+    {                                                                                              \
+        lk_avx512_##codec##_score, lk_avx512_##codec##_score, lk_avx512_##codec##_accumulate,      \
+            lk_avx512_##codec##_accumulate                                                         \
+    }
+#define FEW_MANY(few, many)                                                                        \
+    {                                                                                              \
+        lk_avx512##few##_score, lk_avx512_##many##_score, lk_avx512##few##_accumulate,             \
+            lk_avx512_##many##_accumulate                                                          \
+    }
 
 #define SHARED_KERNELS                                                                             \
     .max_bits_q8 = LK_AVX512_MAX_BITS_Q8, .max = max_f32, .exp_sum = exp_sum,                      \
-    .combine_queries = lk_avx512_combine_queries, LK_AVX2_SHARED_KERNELS
+    .combine_queries = lk_avx512_combine_queries, LK_X86_KERNELS
 
-const struct lk_kernels lk_kernels_avx512 = {
-    .name = "avx512", .score = score_avx512, .accumulate = accumulate_avx512, SHARED_KERNELS};
+const struct lk_kernels lk_kernels_avx512 = {.name = "avx512",
+                                             .coding = {[LK_F16] = BOTH(f16),
+                                                        [LK_INT8] = BOTH(per_token),
+                                                        [LK_KIVI] = BOTH(kivi),
+                                                        [LK_ROT] = FEW_MANY(_decode, per_token),
+                                                        LK_COMPOSED_CODINGS},
+                                             .few = LK_AVX512_DECODE_QUERIES,
+                                             .unpack = &lk_avx512_unpack,
+                                             SHARED_KERNELS};
 
-const struct lk_kernels lk_kernels_avx512vbmi = {.name = "avx512vbmi",
-                                                 .score = score_avx512vbmi,
-                                                 .accumulate = accumulate_avx512vbmi,
-                                                 SHARED_KERNELS};
+const struct lk_kernels lk_kernels_avx512vbmi = {
+    .name = "avx512vbmi",
+    .coding = {[LK_F16] = BOTH(f16),
+               [LK_INT8] = BOTH(per_token),
+               [LK_KIVI] = BOTH(kivi),
+               [LK_ROT] = FEW_MANY(vbmi_decode, per_token),
+               LK_COMPOSED_CODINGS},
+    .few = LK_AVX512_DECODE_QUERIES,
+    .unpack = &lk_avx512vbmi_unpack,
+    SHARED_KERNELS};
 
+/* AMX pays only if enough queries fill its registers of 16 rows. */
 const struct lk_kernels lk_kernels_amx = {.name = "amx",
                                           .enter = lk_avx512_amx_enter,
                                           .leave = lk_avx512_amx_leave,
-                                          .score = score_amx,
-                                          .accumulate = accumulate_amx,
+                                          .coding = {[LK_F16] = BOTH(f16),
+                                                     [LK_INT8] = FEW_MANY(_per_token, amx),
+                                                     [LK_KIVI] = BOTH(kivi),
+                                                     [LK_ROT] = FEW_MANY(vbmi_decode, amx),
+                                                     LK_COMPOSED_CODINGS},
+                                          .few = LK_AVX512_QUERIES,
+                                          .unpack = &lk_avx512vbmi_unpack,
                                           SHARED_KERNELS};

@@ -98,57 +98,34 @@ static inline bool lk_avx512_needs_16bit(int bits) { return bits > LK_AVX512_MAX
 void lk_avx512_quantize_weights(const float *p, size_t stride, int n, const __m512 scale[2],
                                 bool fine, struct lk_avx512_weights *out);
 
-/* ---- score and accumulate by codec ----
- *
- * As in struct lk_kernels. Functions of a tile take s and p of its first row. */
+/* ---- score and accumulate by codec ---- */
 
 /* rot, asym and int8 (avx512_per_token.c): one scale per token, levels symmetric around zero. */
-void lk_avx512_per_token_score(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
-                               const struct lk_queries *q, float *s, size_t stride);
-void lk_avx512_per_token_accumulate(const struct lk_avx512_unpack *unpack,
-                                    const struct lk_rows *rows, const float *p, size_t stride,
-                                    int n_q, float *acc);
+lk_score_fn lk_avx512_per_token_score;
+lk_accumulate_fn lk_avx512_per_token_accumulate;
 
-/* rot and asym of up to 5 bits for the few queries of decoding (avx512_decode_score.h and _sum.h),
- * which would wait for the unpacking of whole tiles. A cell goes from its codes to the products
- * without being stored, and weights of several tiles of V are quantized together. With and without
- * VBMI, each in files of its own, which compile at the same time. */
+/* rot and asym for at most LK_AVX512_DECODE_QUERIES queries (avx512_decode.c). More than 5 bits are
+ * left to the kernels above. */
 enum { LK_AVX512_DECODE_QUERIES = 2 * LK_AVX512_QUERIES };
-static inline bool lk_avx512_is_decode(const struct lk_codec *codec, int n_q) {
-    return n_q <= LK_AVX512_DECODE_QUERIES && lk_is_per_token(codec) &&
-           !lk_avx512_needs_16bit(codec->bits);
-}
-void lk_avx512_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                            size_t stride);
-void lk_avx512_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                                 float *acc);
-void lk_avx512vbmi_decode_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                                size_t stride);
-void lk_avx512vbmi_decode_accumulate(const struct lk_rows *rows, const float *p, size_t stride,
-                                     int n_q, float *acc);
-
-/* Combinations of prepared vectors, in integers (avx512_combine.c). */
-void lk_avx512_combine_queries(const struct lk_queries *x, const float *w, int n,
-                               const struct lk_queries *out);
+lk_score_fn lk_avx512_decode_score, lk_avx512vbmi_decode_score;
+lk_accumulate_fn lk_avx512_decode_accumulate, lk_avx512vbmi_decode_accumulate;
 
 /* rot, asym and int8 for many queries with AMX (avx512_amx.c), between enter and leave. */
 void lk_avx512_amx_enter(struct lk_kernels_state *before);
 void lk_avx512_amx_leave(const struct lk_kernels_state *before);
-void lk_avx512_amx_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                         size_t stride);
-void lk_avx512_amx_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                              float *acc);
+lk_score_fn lk_avx512_amx_score;
+lk_accumulate_fn lk_avx512_amx_accumulate;
 
 /* f16 (avx512_f16.c): products and sums in floats. */
-void lk_avx512_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                         size_t stride);
-void lk_avx512_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                              float *acc);
+lk_score_fn lk_avx512_f16_score;
+lk_accumulate_fn lk_avx512_f16_accumulate;
 
 /* KIVI (avx512_kivi.c): a scale and a minimum per group. */
-void lk_avx512_kivi_score(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
-                          const struct lk_queries *q, float *s, size_t stride);
-void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
-                               const float *p, size_t stride, int n_q, float *acc);
+lk_score_fn lk_avx512_kivi_score;
+lk_accumulate_fn lk_avx512_kivi_accumulate;
+
+/* Combinations of prepared vectors, in integers (avx512_combine.c). */
+void lk_avx512_combine_queries(const struct lk_queries *x, const float *w, int n,
+                               const struct lk_queries *out);
 
 #endif

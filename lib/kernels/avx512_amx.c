@@ -205,8 +205,9 @@ static void score_batch(const struct lk_rows *rows, const struct lk_queries *q, 
     store_products_k(&product[(n_product + 1) % 2], &form, q, middle, stride);
 }
 
-void lk_avx512_amx_score(const struct lk_rows *rows, const struct lk_queries *q, float *s,
-                         size_t stride) {
+void lk_avx512_amx_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                         const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
     for (int i = 0; i < q->n_q; i += BATCH) {
         struct lk_queries some = lk_queries_slice(q, i, q->n_q - i < BATCH ? q->n_q - i : BATCH);
         score_batch(rows, &some, s + i * stride, stride);
@@ -349,9 +350,10 @@ static void accumulate_run(const struct lk_rows *rows, const struct lk_avx512_fo
     }
 }
 
-void lk_avx512_amx_accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                              float *acc) {
+void lk_avx512_amx_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                              const float *p, size_t stride, int n_q, float *acc) {
     struct lk_avx512_form form;
+    (void)kernels;
     make_form(&form, &lk_avx512vbmi_unpack, rows->codec, LK_V);
     for (int i = 0; i < n_q; i += BATCH)
         for (int t = 0; t < lk_rows_n_tile(rows); t += STEP_ROWS / LK_TILE) {

@@ -102,12 +102,8 @@ static void load_transposed(const struct lk_tile *tile, float *out) {
     }
 }
 
-void lk_avx512_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                         size_t stride) {
-    if (q->n_q < MIN_QUERIES) {
-        lk_avx2_f16_score(tile, q, s, stride);
-        return;
-    }
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                       size_t stride) {
     _Alignas(64) float column[LK_MAX_D_HEAD * LK_TILE];
     lk_tile_prefetch(tile, 0, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     load_transposed(tile, column);
@@ -121,12 +117,8 @@ void lk_avx512_f16_score(const struct lk_tile *tile, const struct lk_queries *q,
     matmul(&m, q->n_q);
 }
 
-void lk_avx512_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                              float *acc) {
-    if (n_q < MIN_QUERIES) {
-        lk_avx2_f16_accumulate(tile, p, stride, n_q, acc);
-        return;
-    }
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
+                            float *acc) {
     int d = tile->d_head;
     _Alignas(64) float row[LK_TILE * 2 * LANES];
     lk_tile_prefetch(tile, 0, (size_t)tile->n * d * sizeof(uint16_t));
@@ -146,5 +138,29 @@ void lk_avx512_f16_accumulate(const struct lk_tile *tile, const float *p, size_t
                            .c = acc + c,
                            .ldc = d};
         matmul(&m, n_q);
+    }
+}
+
+void lk_avx512_f16_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                         const struct lk_queries *q, float *s, size_t stride) {
+    if (q->n_q < MIN_QUERIES) {
+        lk_avx2_f16_score(kernels, rows, q, s, stride);
+        return;
+    }
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(&tile, q, s, stride);
+    }
+}
+
+void lk_avx512_f16_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                              const float *p, size_t stride, int n_q, float *acc) {
+    if (n_q < MIN_QUERIES) {
+        lk_avx2_f16_accumulate(kernels, rows, p, stride, n_q, acc);
+        return;
+    }
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(&tile, p, stride, n_q, acc);
     }
 }

@@ -55,8 +55,8 @@ LK_ALWAYS_INLINE void score_queries(const uint8_t *cells, enum lk_avx512_order o
     }
 }
 
-void lk_avx512_kivi_score(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
-                          const struct lk_queries *q, float *s, size_t stride) {
+static void score_tile(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
+                       const struct lk_queries *q, float *s, size_t stride) {
     _Alignas(64) uint8_t buf[LK_AVX512_CELLS];
     struct scaled_queries scaled;
     enum lk_avx512_order order;
@@ -102,8 +102,8 @@ static void accumulate_group(const struct lk_tile *tile, const uint8_t *cells, i
     accumulate_queries(weighted, n, c, c + tile->codec->group);
 }
 
-void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
-                               const float *p, size_t stride, int n_q, float *acc) {
+static void accumulate_tile(const struct lk_avx512_unpack *unpack, const struct lk_tile *tile,
+                            const float *p, size_t stride, int n_q, float *acc) {
     _Alignas(64) uint8_t cells[LK_AVX512_CELLS];
     int d = tile->d_head;
     lk_tile_prefetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
@@ -114,5 +114,21 @@ void lk_avx512_kivi_accumulate(const struct lk_avx512_unpack *unpack, const stru
         int n = n_q - i < LK_AVX512_BATCH ? n_q - i : LK_AVX512_BATCH;
         for (int g = 0; g < d / tile->codec->group; g++)
             accumulate_group(tile, cells, g, p + i * stride, stride, n, acc + (size_t)i * d);
+    }
+}
+
+void lk_avx512_kivi_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                          const struct lk_queries *q, float *s, size_t stride) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(kernels->unpack, &tile, q, s, stride);
+    }
+}
+
+void lk_avx512_kivi_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                               const float *p, size_t stride, int n_q, float *acc) {
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(kernels->unpack, &tile, p, stride, n_q, acc);
     }
 }

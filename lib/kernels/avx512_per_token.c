@@ -53,14 +53,14 @@ static void score_batch(const struct lk_avx512_unpack *unpack, const struct lk_a
     }
 }
 
-void lk_avx512_per_token_score(const struct lk_avx512_unpack *unpack, const struct lk_rows *rows,
+void lk_avx512_per_token_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
                                const struct lk_queries *q, float *s, size_t stride) {
     struct lk_avx512_form form;
-    make_form(&form, unpack, rows->codec, LK_K);
+    make_form(&form, kernels->unpack, rows->codec, LK_K);
     for (int i = 0; i < q->n_q; i += LK_AVX512_BATCH) {
         struct lk_queries some =
             lk_queries_slice(q, i, q->n_q - i < LK_AVX512_BATCH ? q->n_q - i : LK_AVX512_BATCH);
-        score_batch(unpack, &form, rows, &some, s + i * stride, stride);
+        score_batch(kernels->unpack, &form, rows, &some, s + i * stride, stride);
     }
 }
 
@@ -101,13 +101,12 @@ static void accumulate_tile(const struct lk_avx512_unpack *unpack,
     }
 }
 
-void lk_avx512_per_token_accumulate(const struct lk_avx512_unpack *unpack,
-                                    const struct lk_rows *rows, const float *p, size_t stride,
-                                    int n_q, float *acc) {
+void lk_avx512_per_token_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                                    const float *p, size_t stride, int n_q, float *acc) {
     struct lk_avx512_form form;
-    make_form(&form, unpack, rows->codec, LK_V);
+    make_form(&form, kernels->unpack, rows->codec, LK_V);
     for (int t = 0; t < lk_rows_n_tile(rows); t++) {
         struct lk_tile tile = lk_rows_tile(rows, t);
-        accumulate_tile(unpack, &form, &tile, p + t * LK_TILE, stride, n_q, acc);
+        accumulate_tile(kernels->unpack, &form, &tile, p + t * LK_TILE, stride, n_q, acc);
     }
 }

@@ -1,5 +1,5 @@
 /* Parameters of rot, asym and int8 rows for AVX-512 and AMX: x = scale_t * level + mean,
- * level = cell - top / 2. Zero points of asym are added afterwards (vec8_asym.h). */
+ * level = cell - top / 2. Zero points of asym are added afterwards (vec8_kernels.c). */
 #ifndef LK_KERNELS_AVX512_PER_TOKEN_H
 #define LK_KERNELS_AVX512_PER_TOKEN_H
 

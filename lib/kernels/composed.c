@@ -58,7 +58,7 @@ static void score_groups(const struct lk_kernels *kernels, const struct lk_rows 
         for (int at = 0; at < rows->n; at += ROWS) {
             int n = rows->n - at < ROWS ? rows->n - at : ROWS;
             struct lk_rows some = rows_from(rows, at, n), group = group_rows(&some, &ungrouped, g);
-            kernels->score(&group, &queries, part, ROWS);
+            lk_kernels_score(kernels, &group, &queries, part, ROWS);
             for (int i = 0; i < n_q; i++) {
                 float *out = s + i * stride + at;
                 for (int t = 0; t < n; t++)
@@ -76,19 +76,42 @@ static void accumulate_groups(const struct lk_kernels *kernels, const struct lk_
     for (int g = 0; g < d / width; g++) {
         struct lk_rows group = group_rows(rows, &ungrouped, g);
         memset(part, 0, sizeof part);
-        kernels->accumulate(&group, p, stride, n_q, part);
+        lk_kernels_accumulate(kernels, &group, p, stride, n_q, part);
         for (int i = 0; i < n_q; i++)
             for (int c = 0; c < width; c++)
                 acc[(size_t)i * d + g * width + c] += part[i * width + c];
     }
 }
 
-/* ---- decoded to half floats ---- */
-
-/* Codecs without kernels of their own. */
-static bool decodes_tiles(const struct lk_codec *codec) {
-    return codec->coding == LK_KVQUANT || codec->coding == LK_KVARN;
+void lk_asym_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                   const struct lk_queries *q, float *s, size_t stride) {
+    const struct lk_coding_kernels *rot = &kernels->coding[LK_ROT];
+    const struct lk_codec *codec = rows->codec;
+    if (!codec->group) {
+        (q->n_q <= kernels->few ? rot->score_few : rot->score)(kernels, rows, q, s, stride);
+        kernels->add_score_offsets(rows, q, codec->bits > kernels->max_bits_q8, s, stride);
+        return;
+    }
+    for (int i = 0; i < q->n_q; i += QUERIES)
+        score_groups(kernels, rows, q->q + (size_t)i * rows->d_head,
+                     q->n_q - i < QUERIES ? q->n_q - i : QUERIES, s + i * stride, stride);
 }
+
+void lk_asym_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                        const float *p, size_t stride, int n_q, float *acc) {
+    const struct lk_coding_kernels *rot = &kernels->coding[LK_ROT];
+    if (!rows->codec->group) {
+        (n_q <= kernels->few ? rot->accumulate_few : rot->accumulate)(kernels, rows, p, stride, n_q,
+                                                                      acc);
+        kernels->add_sum_offsets(rows, p, stride, n_q, acc);
+        return;
+    }
+    for (int i = 0; i < n_q; i += QUERIES)
+        accumulate_groups(kernels, rows, p + i * stride, stride,
+                          n_q - i < QUERIES ? n_q - i : QUERIES, acc + (size_t)i * rows->d_head);
+}
+
+/* ---- decoded to half floats ---- */
 
 /* One tile of rows as half floats. */
 struct half_tile {
@@ -114,51 +137,33 @@ static void decode_tile(const struct lk_kernels *kernels, const struct lk_rows *
                                  .n = tile.n};
 }
 
-/* ---- entry points ---- */
-
-bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
-                       const struct lk_queries *q, float *s, size_t stride) {
-    if (decodes_tiles(rows->codec)) {
-        struct half_tile tile;
-        for (int t = 0; t < lk_rows_n_tile(rows); t++) {
-            decode_tile(kernels, rows, t, LK_K, &tile);
-            kernels->score(&tile.rows, q, s + t * LK_TILE, stride);
-        }
-        return true;
+void lk_decoded_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                      const struct lk_queries *q, float *s, size_t stride) {
+    struct half_tile tile;
+    for (int t = 0; t < lk_rows_n_tile(rows); t++) {
+        decode_tile(kernels, rows, t, LK_K, &tile);
+        lk_kernels_score(kernels, &tile.rows, q, s + t * LK_TILE, stride);
     }
-    if (rows->codec->coding != LK_ASYM || !rows->codec->group) return false;
-    for (int i = 0; i < q->n_q; i += QUERIES)
-        score_groups(kernels, rows, q->q + (size_t)i * rows->d_head,
-                     q->n_q - i < QUERIES ? q->n_q - i : QUERIES, s + i * stride, stride);
-    return true;
 }
 
-bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
-                            const float *p, size_t stride, int n_q, float *acc) {
-    if (decodes_tiles(rows->codec)) {
-        struct half_tile tile;
-        for (int t = 0; t < lk_rows_n_tile(rows); t++) {
-            decode_tile(kernels, rows, t, LK_V, &tile);
-            kernels->accumulate(&tile.rows, p + t * LK_TILE, stride, n_q, acc);
-        }
-        return true;
+void lk_decoded_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                           const float *p, size_t stride, int n_q, float *acc) {
+    struct half_tile tile;
+    for (int t = 0; t < lk_rows_n_tile(rows); t++) {
+        decode_tile(kernels, rows, t, LK_V, &tile);
+        lk_kernels_accumulate(kernels, &tile.rows, p + t * LK_TILE, stride, n_q, acc);
     }
-    if (rows->codec->coding != LK_ASYM || !rows->codec->group) return false;
-    for (int i = 0; i < n_q; i += QUERIES)
-        accumulate_groups(kernels, rows, p + i * stride, stride,
-                          n_q - i < QUERIES ? n_q - i : QUERIES, acc + (size_t)i * rows->d_head);
-    return true;
 }
 
 void lk_score_values(const struct lk_kernels *kernels, const struct lk_rows *rows,
                      const struct lk_queries *q, float *s, size_t stride) {
     if (rows->codec->coding == LK_F16) { /* both sides have the same layout */
-        kernels->score(rows, q, s, stride);
+        lk_kernels_score(kernels, rows, q, s, stride);
         return;
     }
     struct half_tile tile;
     for (int t = 0; t < lk_rows_n_tile(rows); t++) {
         decode_tile(kernels, rows, t, LK_V, &tile);
-        kernels->score(&tile.rows, q, s + t * LK_TILE, stride);
+        lk_kernels_score(kernels, &tile.rows, q, s + t * LK_TILE, stride);
     }
 }

@@ -21,15 +21,20 @@ static inline bool lk_is_plain_lowbit(const struct lk_codec *codec) {
     return lk_is_lowbit(codec) && !codec->trellis;
 }
 
-/* Score and accumulate as in struct lk_kernels, by other kernels of the same table. Return false
- * and do nothing if the table's own kernels know the codec.
+/* Kernels by other kernels of the same table.
  *
- *   asym with groups   each group of channels is a row of its own, without groups (codec/asym.h)
- *   kvquant, kvarn     a tile is decoded to half floats */
-bool lk_composed_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
-                       const struct lk_queries *q, float *s, size_t stride);
-bool lk_composed_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
-                            const float *p, size_t stride, int n_q, float *acc);
+ *   asym     without groups: those of rot and the table's add_*_offsets. With groups: each group of
+ *            channels is a row of its own (codec/asym.h)
+ *   decoded  for codecs without kernels: a tile is decoded to half floats */
+lk_score_fn lk_asym_score, lk_decoded_score;
+lk_accumulate_fn lk_asym_accumulate, lk_decoded_accumulate;
+
+/* Their places in a table. */
+#define LK_COMPOSED_CODINGS                                                                        \
+    [LK_ASYM] = {lk_asym_score, lk_asym_score, lk_asym_accumulate, lk_asym_accumulate},            \
+    [LK_KVQUANT] = LK_DECODED, [LK_KVARN] = LK_DECODED
+#define LK_DECODED                                                                                 \
+    { lk_decoded_score, lk_decoded_score, lk_decoded_accumulate, lk_decoded_accumulate }
 
 /* Scores of rows of V, whose layout is made for sums: tiles are decoded to half floats. q: prepared
  * for f16 rows. Otherwise as in struct lk_kernels. */

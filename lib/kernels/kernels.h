@@ -89,7 +89,30 @@ static inline size_t lk_offset_count(int64_t n_in, int64_t n_out) {
     return lk_offset_index(n_in, 0, (n_out + LK_OFFSET_TILE - 1) / LK_OFFSET_TILE * LK_OFFSET_TILE);
 }
 
+struct lk_kernels;
+struct lk_avx2_dots;
+struct lk_avx512_unpack;
+
 enum { LK_MAX_KERNEL_CHUNK = 512, LK_MAX_COMBINE = 512 };
+
+/* Scores of K: s[i * stride + t] = <q_i, x_(row0 + t)> for i < q->n_q and t < rows->n, in the
+ * codec's domain, before any scaling. The kernel may also overwrite s up to t = n rounded up to a
+ * multiple of LK_TILE; the caller leaves room for that and ignores the values. */
+typedef void lk_score_fn(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                         const struct lk_queries *q, float *s, size_t stride);
+
+/* Weighted sums of V: acc[i * d_head + c] += sum over t < rows->n of p[i * stride + t] *
+ * x_(row0 + t)[c], for i < n_q, in the codec's domain. 0 <= p <= 1; p is zero from t = n up to a
+ * multiple of LK_TILE. acc is not aligned. */
+typedef void lk_accumulate_fn(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                              const float *p, size_t stride, int n_q, float *acc);
+
+/* Kernels of one codec: for the few queries of decoding (at most `few` of the table), and for
+ * more. */
+struct lk_coding_kernels {
+    lk_score_fn *score_few, *score;
+    lk_accumulate_fn *accumulate_few, *accumulate;
+};
 
 struct lk_kernels {
     const char *name; /* "reference", "avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon" */
@@ -108,22 +131,28 @@ struct lk_kernels {
     void (*enter)(struct lk_kernels_state *before);
     void (*leave)(const struct lk_kernels_state *before);
 
-    /* Scores of K: s[i * stride + t] = <q_i, x_(row0 + t)> for i < q->n_q and t < rows->n, in the
-     * codec's domain, before any scaling. The kernel may also overwrite s up to t = n rounded up to
-     * a multiple of LK_TILE; the caller leaves room for that and ignores the values. */
-    void (*score)(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride);
+    /* By enum lk_coding. Call them through lk_kernels_score and lk_kernels_accumulate. */
+    struct lk_coding_kernels coding[LK_N_CODING];
+    int few;
+
+    /* What the kernels of rot leave out of rows of asym without groups, whose codes have the
+     * same place (codec/asym.h): s += zero points times the sums of the queries, acc += zero points
+     * times the sums of the weights. fine: the scores were computed with 16-bit queries. The
+     * reference has neither. */
+    void (*add_score_offsets)(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
+                              float *s, size_t stride);
+    void (*add_sum_offsets)(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
+                            float *acc);
+
+    /* Steps that tables of one instruction set do differently; only its kernels read them. */
+    const struct lk_avx2_dots *dots;
+    const struct lk_avx512_unpack *unpack;
 
     /* Scores of whole tiles of K, in codec rot with means (attention/read.h): s[i * stride + t] =
      * <q_i, mean of tile t> + spread[i] * (mean of the squared scales of the tile's rows). rows->n
      * is a multiple of LK_TILE. */
     void (*score_tiles)(const struct lk_rows *rows, const struct lk_queries *q, const float *spread,
                         float *s, size_t stride);
-
-    /* Weighted sums of V: acc[i * d_head + c] += sum over t < rows->n of p[i * stride + t] *
-     * x_(row0 + t)[c], for i < n_q, in the codec's domain. 0 <= p <= 1; p is zero from t = n up to
-     * a multiple of LK_TILE. acc is not aligned. */
-    void (*accumulate)(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                       float *acc);
 
     /* Scores of K rows that are stored before RoPE: s[i * stride + t] = <q_i, RoPE(k_t + mean)> for
      * t < LK_TILE, and what the channels that are left out add. q: [n_q] rows of d channels,
@@ -186,6 +215,19 @@ static inline void lk_kernels_enter(const struct lk_kernels *kernels,
 static inline void lk_kernels_leave(const struct lk_kernels *kernels,
                                     const struct lk_kernels_state *before) {
     if (kernels->leave) kernels->leave(before);
+}
+
+static inline void lk_kernels_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                                    const struct lk_queries *q, float *s, size_t stride) {
+    const struct lk_coding_kernels *coding = &kernels->coding[rows->codec->coding];
+    (q->n_q <= kernels->few ? coding->score_few : coding->score)(kernels, rows, q, s, stride);
+}
+static inline void lk_kernels_accumulate(const struct lk_kernels *kernels,
+                                         const struct lk_rows *rows, const float *p, size_t stride,
+                                         int n_q, float *acc) {
+    const struct lk_coding_kernels *coding = &kernels->coding[rows->codec->coding];
+    (n_q <= kernels->few ? coding->accumulate_few : coding->accumulate)(kernels, rows, p, stride,
+                                                                        n_q, acc);
 }
 
 /* Reference kernels (reference.c). */

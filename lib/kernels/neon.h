@@ -18,29 +18,11 @@
 
 extern const struct lk_kernels lk_kernels_neon;
 
-/* ---- kernels on floats, and encoders (neon_f32.c, neon_encode.c) ----
- *
- * Entries of struct lk_kernels, where they are specified. */
+enum { LK_NEON_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of this table */
 
-float lk_neon_max(const float *s, int n);
-float lk_neon_exp_sum(float *s, int n, float scale, float max);
+/* neon_per_token.c, as in struct lk_kernels */
 void lk_neon_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
-                         const float *spread, float *s, size_t stride); /* neon_score_tiles.c */
-void lk_neon_score_rope(const struct lk_rope_keys *keys, const float *q, size_t q_stride, int n_q,
-                        float *s, size_t stride);
-void lk_neon_combine_queries(const struct lk_queries *x, const float *w, int n,
-                             const struct lk_queries *out);
-void lk_neon_gelu_layer(const float *x, const uint16_t *w, int n_in, int n_out, float *y);
-void lk_neon_delta_step(const float *from, float *to, int d, const float *q, const float *k,
-                        const float *v, float decay, float beta, float *out);
-void lk_neon_scan_step(const float *from, float *to, int n, int d, const float *q, const float *k,
-                       const float *v, float decay, float beta, float *out);
-void lk_neon_add_offsets(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
-                         int first, int n, float *y);
-void lk_neon_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
-                    size_t stride);
-void lk_neon_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
-                    size_t stride);
+                         const float *spread, float *s, size_t stride);
 
 /* ---- codes, scales and weights of a tile (neon_codes.c) ---- */
 
@@ -100,35 +82,18 @@ void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct 
 void lk_neon_dot_mean(const int8_t *code, int d_head, const struct lk_neon_rows *x,
                       int32_t sum[LK_NEON_QUERIES]);
 
-/* ---- score and accumulate by codec ----
- *
- * As in struct lk_kernels, for one tile: s and p are those of its first row. */
+/* ---- score and accumulate by codec ---- */
 
 /* f16 (neon_f16.c): products and sums in floats. */
-void lk_neon_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                       size_t stride);
-void lk_neon_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                            float *acc);
+lk_score_fn lk_neon_f16_score;
+lk_accumulate_fn lk_neon_f16_accumulate;
 
 /* KIVI (neon_kivi.c): a scale and a minimum per group. */
-void lk_neon_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                        size_t stride);
-void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                             float *acc);
+lk_score_fn lk_neon_kivi_score;
+lk_accumulate_fn lk_neon_kivi_accumulate;
 
 /* rot, asym and int8 (neon_per_token.c): one scale per token, levels symmetric around zero. */
-void lk_neon_per_token_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                             size_t stride);
-void lk_neon_per_token_accumulate(const struct lk_tile *tile, const float *p, size_t stride,
-                                  int n_q, float *acc);
-
-enum { LK_NEON_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of this table */
-
-/* asym without groups (neon_asym.c): what the kernels of rot leave out, for a whole run. fine: the
- * scores were computed with 16-bit queries */
-void lk_neon_add_score_offsets(const struct lk_rows *rows, const struct lk_queries *q, bool fine,
-                               float *s, size_t stride);
-void lk_neon_add_sum_offsets(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                             float *acc);
+lk_score_fn lk_neon_per_token_score;
+lk_accumulate_fn lk_neon_per_token_accumulate;
 
 #endif

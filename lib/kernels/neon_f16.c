@@ -31,7 +31,7 @@ LK_ALWAYS_INLINE void score_rows(const uint16_t *const row[ROWS], const float *q
                   vpaddq_f32(vpaddq_f32(sum[i][0], sum[i][1]), vpaddq_f32(sum[i][2], sum[i][3])));
 }
 
-void lk_neon_f16_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
                        size_t stride) {
     int d = tile->d_head;
     for (int t = 0; t < tile->n; t += ROWS) {
@@ -85,7 +85,7 @@ LK_ALWAYS_INLINE void accumulate_queries(const struct lk_tile *tile, const float
     if (c < d) accumulate_channels(x + c, d, tile->n, p, stride, n, 2, acc + c);
 }
 
-void lk_neon_f16_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
                             float *acc) {
     lk_tile_prefetch(tile, 0, (size_t)tile->n * tile->d_head * sizeof(uint16_t));
     for (int i = 0; i < n_q; i += QUERIES) {
@@ -99,5 +99,23 @@ void lk_neon_f16_accumulate(const struct lk_tile *tile, const float *p, size_t s
             accumulate_queries(tile, weight, stride, 3, out);
         else
             accumulate_queries(tile, weight, stride, 4, out);
+    }
+}
+
+void lk_neon_f16_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                       const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(&tile, q, s, stride);
+    }
+}
+
+void lk_neon_f16_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                            const float *p, size_t stride, int n_q, float *acc) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(&tile, p, stride, n_q, acc);
     }
 }

@@ -4,8 +4,8 @@
 #include "codec/kivi.h"
 #include "kernels/neon.h"
 
-void lk_neon_kivi_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                        size_t stride) {
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                       size_t stride) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int8_t planes[LK_NEON_QUERIES][2][LK_MAX_D_HEAD];
     int32_t dot[LK_NEON_QUERIES][LK_TILE];
@@ -65,8 +65,8 @@ static void accumulate_group(const struct lk_tile *tile, const uint8_t *cells, i
     }
 }
 
-void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                             float *acc) {
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
+                            float *acc) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int d = tile->d_head;
     lk_tile_prefetch(tile, 0, lk_codec_head_bytes(tile->codec, LK_V, d, LK_TILE));
@@ -75,5 +75,23 @@ void lk_neon_kivi_accumulate(const struct lk_tile *tile, const float *p, size_t 
         int n = n_q - i0 < LK_NEON_QUERIES ? n_q - i0 : LK_NEON_QUERIES;
         for (int g = 0; g < d / tile->codec->group; g++)
             accumulate_group(tile, cells, g, p + i0 * stride, stride, n, acc + (size_t)i0 * d);
+    }
+}
+
+void lk_neon_kivi_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                        const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(&tile, q, s, stride);
+    }
+}
+
+void lk_neon_kivi_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                             const float *p, size_t stride, int n_q, float *acc) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(&tile, p, stride, n_q, acc);
     }
 }

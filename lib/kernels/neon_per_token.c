@@ -66,8 +66,8 @@ static inline int32x4_t set1_top_sum(int top, int32_t sum) {
     return vdupq_n_s32((int32_t)((uint32_t)top * (uint32_t)sum));
 }
 
-void lk_neon_per_token_score(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                             size_t stride) {
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
+                       size_t stride) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int32_t dot[LK_NEON_QUERIES][LK_TILE], mean[LK_NEON_QUERIES];
     struct tile_params params;
@@ -127,8 +127,8 @@ static void add_mean(const struct tile_params *params, int d, float weight, floa
     }
 }
 
-void lk_neon_per_token_accumulate(const struct lk_tile *tile, const float *p, size_t stride,
-                                  int n_q, float *acc) {
+static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
+                            float *acc) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int8_t planes[LK_NEON_QUERIES][2][LK_TILE];
     int32_t sum[LK_NEON_QUERIES], dot[LK_NEON_QUERIES][LK_MAX_D_HEAD];
@@ -148,5 +148,41 @@ void lk_neon_per_token_accumulate(const struct lk_tile *tile, const float *p, si
             add_levels(dot[j], d, set1_top_sum(params.top, sum[j]), 0.5f * step[j], out);
             if (params.mean) add_mean(&params, d, sum_tile_f32(p + (i0 + j) * stride), out);
         }
+    }
+}
+
+void lk_neon_per_token_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                             const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        score_tile(&tile, q, s, stride);
+    }
+}
+
+void lk_neon_per_token_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                                  const float *p, size_t stride, int n_q, float *acc) {
+    (void)kernels;
+    for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
+        struct lk_tile tile = lk_rows_tile(rows, i);
+        accumulate_tile(&tile, p, stride, n_q, acc);
+    }
+}
+
+/* ---- scores of whole tiles by their means (kernels.h: score_tiles) ---- */
+
+void lk_neon_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
+                         const float *spread, float *s, size_t stride) {
+    int d = rows->d_head;
+    for (int j = 0; j < lk_rows_n_tile(rows); j++) {
+        struct lk_tile tile = lk_rows_tile(rows, j);
+        const uint16_t *scale = lk_rot_scales(tile.codec, tile.head, d);
+        const int8_t *code = lk_rot_mean(tile.codec, tile.head, d);
+        float row[LK_TILE], mean[LK_MAX_D_HEAD], mean_scale = lk_rot_load_mean_scale(scale);
+        lk_neon_load_scales(scale, LK_TILE, row);
+        for (int c = 0; c < d; c++) mean[c] = mean_scale * code[c];
+        float square = lk_neon_dot_f32(row, row, LK_TILE) / LK_TILE;
+        for (int i = 0; i < q->n_q; i++)
+            s[i * stride + j] = lk_neon_dot_f32(q->q + (size_t)i * d, mean, d) + spread[i] * square;
     }
 }

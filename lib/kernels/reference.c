@@ -35,7 +35,9 @@ NOT_SANITIZED static void add_scaled(float *sum, float w, const float *x, int n)
     for (int c = 0; c < n; c++) sum[c] += w * x[c];
 }
 
-static void score(const struct lk_rows *rows, const struct lk_queries *q, float *s, size_t stride) {
+static void score(const struct lk_kernels *kernels, const struct lk_rows *rows,
+                  const struct lk_queries *q, float *s, size_t stride) {
+    (void)kernels;
     float x[LK_MAX_D_HEAD];
     for (int j = 0; j < lk_rows_n_tile(rows); j++, s += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, j);
@@ -68,8 +70,9 @@ static void score_tiles(const struct lk_rows *rows, const struct lk_queries *q, 
     }
 }
 
-static void accumulate(const struct lk_rows *rows, const float *p, size_t stride, int n_q,
-                       float *acc) {
+static void accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows, const float *p,
+                       size_t stride, int n_q, float *acc) {
+    (void)kernels;
     float x[LK_MAX_D_HEAD];
     for (int j = 0; j < lk_rows_n_tile(rows); j++, p += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, j);
@@ -186,10 +189,19 @@ static void scan_step(const float *from, float *to, int n, int d, const float *q
     }
 }
 
+/* Of every codec. */
+#define ALL                                                                                        \
+    { score, score, accumulate, accumulate }
+
 const struct lk_kernels lk_kernels_reference = {.name = "reference",
-                                                .score = score,
+                                                .coding = {[LK_F16] = ALL,
+                                                           [LK_INT8] = ALL,
+                                                           [LK_KIVI] = ALL,
+                                                           [LK_ROT] = ALL,
+                                                           [LK_ASYM] = ALL,
+                                                           [LK_KVQUANT] = ALL,
+                                                           [LK_KVARN] = ALL},
                                                 .score_tiles = score_tiles,
-                                                .accumulate = accumulate,
                                                 .score_rope = score_rope,
                                                 .combine_queries = combine_queries,
                                                 .encode = lk_codec_encode,

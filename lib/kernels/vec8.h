@@ -38,6 +38,17 @@ LK_ALWAYS_INLINE lk_f32x8 lk_load_f16x8(const uint16_t *x) {
 #endif
 }
 
+/* Eight floats as f16, rounded to the nearest. */
+LK_ALWAYS_INLINE void lk_store_f16x8(uint16_t *x, lk_f32x8 v) {
+#if defined(__AVX2__)
+    _mm_storeu_si128((__m128i *)x, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    typedef __fp16 half8 __attribute__((vector_size(16)));
+    half8 half = __builtin_convertvector(v, half8);
+    memcpy(x, &half, sizeof half);
+#endif
+}
+
 LK_ALWAYS_INLINE float lk_load_f16(const uint16_t *x) {
 #if defined(__AVX2__)
     return _cvtsh_ss(*x);
@@ -117,6 +128,21 @@ LK_ALWAYS_INLINE float lk_hsum_f32x8(lk_f32x8 v) {
     v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
     return v[0] + v[1];
 }
+
+/* ---- the exponential of softmax and GELU ----
+ *
+ * exp(x) = 2^(x log2 e), and 2^x = 2^k 2^r with k an integer and |r| <= 1/2. */
+
+static const float lk_log2e = 1.44269504f;
+
+/* For x <= this, 2^x is not a normal float and becomes 0. */
+static const float lk_exp2_min = -126.0f;
+
+/* 2^r ~ sum of lk_exp2[i] r^i: degree 5, exact at 0, maximum relative error 1.1e-7. */
+static const float lk_exp2[6] = {
+    1.0f, 6.931469776e-01f, 2.402224209e-01f, 5.550733743e-02f, 9.671512640e-03f, 1.326472720e-03f};
+
+/* ---- transposing ---- */
 
 /* Transpose eight rows in place. */
 LK_ALWAYS_INLINE void lk_transpose_f32x8(lk_f32x8 r[LK_LANES]) {

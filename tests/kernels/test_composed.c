@@ -42,14 +42,14 @@ static double error_of(const struct lk_kernels *kernels, struct lk_rows rows, en
     }
     lk_kernels_enter(kernels, &before);
     if (side == LK_K)
-        kernels->score(&rows, &queries, got, MAX_ROWS);
+        lk_kernels_score(kernels, &rows, &queries, got, MAX_ROWS);
     else
-        kernels->accumulate(&rows, p, MAX_ROWS, n_q, got);
+        lk_kernels_accumulate(kernels, &rows, p, MAX_ROWS, n_q, got);
     lk_kernels_leave(kernels, &before);
     if (side == LK_K)
-        lk_kernels_reference.score(&rows, &queries, expect, MAX_ROWS);
+        lk_kernels_score(&lk_kernels_reference, &rows, &queries, expect, MAX_ROWS);
     else
-        lk_kernels_reference.accumulate(&rows, p, MAX_ROWS, n_q, expect);
+        lk_kernels_accumulate(&lk_kernels_reference, &rows, p, MAX_ROWS, n_q, expect);
     for (int i = 0; side == LK_V && i < n_q * D; i++) got[i] -= (float)i, expect[i] -= (float)i;
     struct difference d =
         side == LK_K ? compare(got, expect, n_q, MAX_ROWS, n) : compare(got, expect, n_q, D, D);

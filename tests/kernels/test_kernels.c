@@ -98,7 +98,7 @@ static void score(const struct lk_kernels *kernels, const struct lk_rows *rows,
                   const struct lk_queries *q, float *s, size_t stride) {
     struct lk_kernels_state before;
     lk_kernels_enter(kernels, &before);
-    kernels->score(rows, q, s, stride);
+    lk_kernels_score(kernels, rows, q, s, stride);
     lk_kernels_leave(kernels, &before);
 }
 
@@ -106,7 +106,7 @@ static void accumulate(const struct lk_kernels *kernels, const struct lk_rows *r
                        size_t stride, int n_q, float *acc) {
     struct lk_kernels_state before;
     lk_kernels_enter(kernels, &before);
-    kernels->accumulate(rows, p, stride, n_q, acc);
+    lk_kernels_accumulate(kernels, rows, p, stride, n_q, acc);
     lk_kernels_leave(kernels, &before);
 }
 
@@ -138,7 +138,7 @@ static void check_scores(const struct packed *packed, int n_q, struct shares *sh
     struct lk_queries queries;
     assert_true(lk_queries_bytes(n_q, rows->d_head) <= sizeof mem);
     lk_queries_prepare(&queries, q, n_q, rows->d_head, mem);
-    lk_kernels_reference.score(rows, &queries, expect, STRIDE);
+    lk_kernels_score(&lk_kernels_reference, rows, &queries, expect, STRIDE);
     double usual = usual_scores(packed, q, n_q);
     double coarser =
         /* Queries of many channels are quantized more coarsely. */
@@ -172,7 +172,7 @@ static void check_sums(const struct packed *packed, int n_q, struct shares *shar
             p[i * STRIDE + t] = t < rows->n ? expf(-8 * (float)uniform()) : 0;
     for (int i = 0; i < (n_q + 1) * d; i++) before[i] = gaussian();
     memcpy(expect, before, bytes);
-    lk_kernels_reference.accumulate(rows, p, STRIDE, n_q, expect);
+    lk_kernels_accumulate(&lk_kernels_reference, rows, p, STRIDE, n_q, expect);
     for (int k = 0; k < N_TABLE; k++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
         if (!kernels) continue;
@@ -329,7 +329,7 @@ static void wide_rows_agree(void **state) {
             for (int c = 0; c < 3 * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 2;
             struct lk_queries queries;
             lk_queries_prepare(&queries, q, 3, d, mem);
-            lk_kernels_reference.score(&packed.rows, &queries, s[1], STRIDE);
+            lk_kernels_score(&lk_kernels_reference, &packed.rows, &queries, s[1], STRIDE);
             for (int k = 0; k < N_TABLE; k++) {
                 const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
                 if (!kernels) continue;
@@ -472,7 +472,7 @@ static void reference_scores_decoded_rows(void **state) {
     lk_codec_transform_query(&codec, D, packed.sigma, q, in_domain);
     struct lk_queries queries;
     lk_queries_prepare(&queries, in_domain, 1, D, mem);
-    lk_kernels_reference.score(&packed.rows, &queries, s, LK_TILE);
+    lk_kernels_score(&lk_kernels_reference, &packed.rows, &queries, s, LK_TILE);
     for (int t = 0; t < LK_TILE; t++) {
         double sum = 0;
         for (int c = 0; c < D; c++) sum += (double)q[c] * x[t * D + c];
@@ -483,7 +483,7 @@ static void reference_scores_decoded_rows(void **state) {
     packed.rows.n = LK_TILE;
     lk_codec_decode(&(struct lk_part){&codec, LK_V, D, LK_TILE, packed.sigma}, packed.head, 0,
                     LK_TILE, x, D);
-    lk_kernels_reference.accumulate(&packed.rows, p, LK_TILE, 1, acc);
+    lk_kernels_accumulate(&lk_kernels_reference, &packed.rows, p, LK_TILE, 1, acc);
     lk_codec_restore_output(&codec, D, packed.sigma, acc, out);
     for (int c = 0; c < D; c++) {
         for (int t = 0; t < LK_TILE; t++) expect[c] += p[t] * x[t * D + c];
@@ -503,7 +503,7 @@ static void small_sums(const struct lk_kernels *kernels, const struct packed *pa
     accumulate(kernels, &packed->rows, p, LK_TILE, 1, difference);
     accumulate(kernels, &packed->rows, one, LK_TILE, 1, without);
     p[5] = 0;
-    lk_kernels_reference.accumulate(&packed->rows, p, LK_TILE, 1, expect);
+    lk_kernels_accumulate(&lk_kernels_reference, &packed->rows, p, LK_TILE, 1, expect);
     for (int c = 0; c < d; c++) difference[c] -= without[c];
 }
 
@@ -588,7 +588,7 @@ static void largest_sums(void **state) {
             for (int c = 0; c < N * d; c++) q[c] = c < d ? 1 : c < 2 * d ? -1 : c % 4 < 2 ? 1 : -1;
             lk_queries_prepare(&queries, q, N, d, mem);
             score(kernels, &packed.rows, &queries, got, LK_TILE);
-            lk_kernels_reference.score(&packed.rows, &queries, expect, LK_TILE);
+            lk_kernels_score(&lk_kernels_reference, &packed.rows, &queries, expect, LK_TILE);
             struct difference scores = compare(got, expect, N, LK_TILE, LK_TILE);
             assert_true(scores.error <= 1e-8 * scores.all);
             pack(&packed, &codec, LK_V, d, LK_TILE, LK_TILE);
@@ -598,7 +598,7 @@ static void largest_sums(void **state) {
                 p[t] = t < LK_TILE ? 1 : t < 2 * LK_TILE ? t % 2 : t % 4 < 2;
             for (int c = 0; c < N * d; c++) got[c] = expect[c] = 0;
             accumulate(kernels, &packed.rows, p, LK_TILE, N, got);
-            lk_kernels_reference.accumulate(&packed.rows, p, LK_TILE, N, expect);
+            lk_kernels_accumulate(&lk_kernels_reference, &packed.rows, p, LK_TILE, N, expect);
             struct difference sums = compare(got, expect, N, d, d);
             assert_true(sums.error <= 1e-4 * sums.all);
         }
