@@ -333,15 +333,16 @@ static void bench_codecs(const struct setup *s) {
 
 /* Every level of every preset that holds a share of a long context. */
 static void bench_presets(const struct setup *s) {
-    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
+    lk_preset preset;
+    for (size_t i = 0; lk_recipe_preset(i, &preset); i++) {
         lk_recipe *recipe;
-        if (lk_recipe_parse(&recipe, lk_recipe_preset(i).name, NULL) != LK_OK) continue;
+        if (lk_recipe_parse(&recipe, preset.name, NULL) != LK_OK) continue;
         for (int j = 0; j < recipe->n_level; j++) {
             const struct lk_level_spec *level = &recipe->level[j];
             char name[80];
             if (level->range != LK_BODY && !(level->percent > 0)) continue;
             if (level->k.projection || level->v.projection) continue; /* see bench_latent.c */
-            snprintf(name, sizeof name, "%s %s", lk_recipe_preset(i).name, level->name);
+            snprintf(name, sizeof name, "%s %s", preset.name, level->name);
             bench_pair(s, name, &level->k, &level->v, false);
         }
         lk_recipe_free(recipe);

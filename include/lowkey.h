@@ -251,25 +251,18 @@ const char *lk_recipe_text(const lk_recipe *recipe);
 
 typedef struct {
     const char *name, *text, *note; /* static; note is a one-line description */
-    const char *sidecar; /* `lowkey compress` options that make its sidecar; NULL: it needs none */
+    const char *compress; /* `lowkey compress` options that make its sidecar; NULL: it needs none */
+    uint64_t model;       /* identity of the model it was tuned for (lk_model_info); 0: any */
 } lk_preset;
 
-/* The i-th preset. Its name is NULL if there are fewer. */
-lk_preset lk_recipe_preset(size_t i);
+/* The i-th preset for any model, and the i-th preset for one model, found by `lowkey tune`: each
+ * layer has its own bits, which are arbitrary with another model. False if there are fewer. */
+bool lk_recipe_preset(size_t i, lk_preset *out);
+bool lk_recipe_tuned(size_t i, lk_preset *out);
 
-/* A preset for one model, found by `lowkey tune`: each layer has its own bits. With another model,
- * its bits are arbitrary. */
-typedef struct {
-    const char *name, *text, *note; /* as in lk_preset */
-    uint64_t model;                 /* identity of the model, see lk_model_info */
-} lk_tuned_preset;
-
-/* The i-th of them. Its name is NULL if there are fewer. */
-lk_tuned_preset lk_recipe_tuned(size_t i);
-
-/* The i-th of those for this model, the most exact one first: `lowkey run`, `chat` and `serve` use
- * it by default. Its name is NULL if there are fewer. */
-lk_tuned_preset lk_model_tuned(const lk_model *model, size_t i);
+/* The i-th preset for this model, the most exact one first: `lowkey run`, `chat` and `serve` use it
+ * by default. False if there are fewer. */
+bool lk_model_tuned(const lk_model *model, size_t i, lk_preset *out);
 
 /* True if a level has a limit. Rows are then evicted, and a session that has evicted rows cannot be
  * cut back to a prefix (see lk_session_reusable). */

@@ -225,11 +225,14 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .is_adapted = model->adapter != NULL};
 }
 
-lk_tuned_preset lk_model_tuned(const lk_model *model, size_t i) {
-    size_t k = 0;
-    for (; lk_recipe_tuned(k).name; k++)
-        if (lk_recipe_tuned(k).model == model->net->identity && i-- == 0) break;
-    return lk_recipe_tuned(k);
+bool lk_model_tuned(const lk_model *model, size_t i, lk_preset *out) {
+    lk_preset preset;
+    for (size_t k = 0; lk_recipe_tuned(k, &preset); k++) {
+        if (preset.model != model->net->identity || i-- > 0) continue;
+        *out = preset;
+        return true;
+    }
+    return false;
 }
 
 lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model) {

@@ -6,7 +6,9 @@
 
 #include <strings.h>
 
-static const lk_preset presets[] = {
+static const struct {
+    const char *name, *text, *note, *compress;
+} presets[] = {
     {"f16", "all: f16", "the full cache in half precision: exact, the reference for the others",
      NULL},
     {"selective", "sink 16: f16; body: int8; window 256: f16",
@@ -72,9 +74,10 @@ static const lk_preset presets[] = {
 
 enum { N_PRESET = sizeof presets / sizeof presets[0] };
 
-lk_preset lk_recipe_preset(size_t i) {
-    static const lk_preset none = {NULL, NULL, NULL, NULL};
-    return i < N_PRESET ? presets[i] : none;
+bool lk_recipe_preset(size_t i, lk_preset *out) {
+    if (i >= N_PRESET) return false;
+    *out = (lk_preset){presets[i].name, presets[i].text, presets[i].note, presets[i].compress, 0};
+    return true;
 }
 
 static bool is_name(const char *preset, const char *name, size_t len) {
@@ -85,9 +88,8 @@ struct lk_named_recipe lk_preset_find(const char *name, size_t len) {
     for (size_t i = 0; i < N_PRESET; i++)
         if (is_name(presets[i].name, name, len))
             return (struct lk_named_recipe){presets[i].name, presets[i].text};
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
-        lk_tuned_preset tuned = lk_recipe_tuned(i);
+    lk_preset tuned;
+    for (size_t i = 0; lk_recipe_tuned(i, &tuned); i++)
         if (is_name(tuned.name, name, len)) return (struct lk_named_recipe){tuned.name, tuned.text};
-    }
     return (struct lk_named_recipe){NULL, NULL};
 }

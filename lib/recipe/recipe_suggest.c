@@ -81,10 +81,9 @@ lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size
         if (strncasecmp(cache_type[i].name, name, len) == 0 && !cache_type[i].name[len])
             return lk_fail(scan->err, LK_E_FORMAT, "'%s' is not a recipe: %s", text,
                            cache_type[i].advice);
-    for (size_t i = 0; lk_recipe_preset(i).name; i++)
-        lk_closest_offer(&close, lk_recipe_preset(i).name);
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++)
-        lk_closest_offer(&close, lk_recipe_tuned(i).name);
+    lk_preset preset;
+    for (size_t i = 0; lk_recipe_preset(i, &preset); i++) lk_closest_offer(&close, preset.name);
+    for (size_t i = 0; lk_recipe_tuned(i, &preset); i++) lk_closest_offer(&close, preset.name);
     for (size_t i = 0; i < N_CODEC; i++) lk_closest_offer(&close, codec_name[i]);
     if (close.name)
         return lk_fail(scan->err, LK_E_FORMAT, "'%s' is not a recipe: did you mean %s?", text,

@@ -2,7 +2,10 @@
 #include "lowkey.h"
 
 /* The first one of a model is its default. */
-static const lk_tuned_preset tuned[] = {
+static const struct {
+    const char *name, *text, *note;
+    uint64_t model;
+} tuned[] = {
     {"smollm2-135m-4",
      "sink 4: f16; body: k=rot4 v=rot3; layers 0, 11-13, 16, 25, 27: k=rot3 v=rot2; layers"
      " 3: k=rot6 v=rot3; layers 4-6, 9-10, 15: k=rot5 v=rot3; layers 7-8, 14, 24: k=rot5 "
@@ -194,7 +197,8 @@ static const lk_tuned_preset tuned[] = {
 
 enum { N_TUNED = sizeof tuned / sizeof tuned[0] };
 
-lk_tuned_preset lk_recipe_tuned(size_t i) {
-    static const lk_tuned_preset none = {NULL, NULL, NULL, 0};
-    return i < N_TUNED ? tuned[i] : none;
+bool lk_recipe_tuned(size_t i, lk_preset *out) {
+    if (i >= N_TUNED) return false;
+    *out = (lk_preset){tuned[i].name, tuned[i].text, tuned[i].note, NULL, tuned[i].model};
+    return true;
 }

@@ -12,8 +12,9 @@
 
 static json_t *tuned_json(const lk_model *model) {
     json_t *list = json_array();
-    for (size_t i = 0; lk_model_tuned(model, i).name; i++)
-        json_array_append_new(list, json_string(lk_model_tuned(model, i).name));
+    lk_preset preset;
+    for (size_t i = 0; lk_model_tuned(model, i, &preset); i++)
+        json_array_append_new(list, json_string(preset.name));
     return list;
 }
 
@@ -91,8 +92,8 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     table_cell(&table, "kernels");
     table_cell(&table, "%s%s%s", m->kernels, m->kernels_lack ? ": " : "",
                m->kernels_lack ? m->kernels_lack : "");
-    for (size_t i = 0; lk_model_tuned(model, i).name; i++) {
-        lk_tuned_preset tuned = lk_model_tuned(model, i);
+    lk_preset tuned;
+    for (size_t i = 0; lk_model_tuned(model, i, &tuned); i++) {
         table_cell(&table, i ? "" : "tuned recipes");
         table_cell(&table, "%s: %s", tuned.name, tuned.note);
     }

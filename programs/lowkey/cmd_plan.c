@@ -411,9 +411,9 @@ static int plan_speed(struct plan_row *row, size_t n, const struct plan_args *a,
 
 /* Plan every preset, except those that need a sidecar if there is none. */
 static void add_presets(struct plan_args *a) {
-    for (size_t i = 0; a->kv.n < MAX_LIST && lk_recipe_preset(i).name; i++) {
-        lk_preset preset = lk_recipe_preset(i);
-        if (a->model.sidecar || !preset.sidecar)
+    lk_preset preset;
+    for (size_t i = 0; a->kv.n < MAX_LIST && lk_recipe_preset(i, &preset); i++) {
+        if (a->model.sidecar || !preset.compress)
             a->kv.item[a->kv.n++] = preset.name;
         else
             a->presets_omitted = true;
@@ -423,8 +423,9 @@ static void add_presets(struct plan_args *a) {
 /* Plan the presets that were tuned for the model, too. */
 static int add_tuned_presets(const lk_model *model, struct recipes *recipes) {
     int status = STATUS_OK;
-    for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_model_tuned(model, i).name; i++) {
-        const char *name = lk_model_tuned(model, i).name;
+    lk_preset preset;
+    for (size_t i = 0; !status && recipes->n < MAX_LIST && lk_model_tuned(model, i, &preset); i++) {
+        const char *name = preset.name;
         status = recipe_open(name, &recipes->item[recipes->n]);
         recipes->name[recipes->n] = name;
         recipes->n += !status;

@@ -23,8 +23,8 @@ static json_t *recipe_levels_json(const lk_recipe *recipe) {
 
 static json_t *tuned_json(void) {
     json_t *list = json_array();
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
-        lk_tuned_preset p = lk_recipe_tuned(i);
+    lk_preset p;
+    for (size_t i = 0; lk_recipe_tuned(i, &p); i++) {
         char model[17];
         snprintf(model, sizeof model, "%016" PRIx64, p.model);
         json_array_append_new(list, json_pack("{s:s s:s s:s s:s}", "name", p.name, "text", p.text,
@@ -35,8 +35,8 @@ static json_t *tuned_json(void) {
 
 static int list_presets_json(void) {
     json_t *list = json_array();
-    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
-        lk_preset p = lk_recipe_preset(i);
+    lk_preset p;
+    for (size_t i = 0; lk_recipe_preset(i, &p); i++) {
         lk_recipe *recipe = NULL;
         int status = recipe_open(p.text, &recipe);
         if (status) {
@@ -44,7 +44,7 @@ static int list_presets_json(void) {
             return status;
         }
         json_array_append_new(list, json_pack("{s:s s:s s:s s:s? s:o}", "name", p.name, "text",
-                                              p.text, "note", p.note, "sidecar", p.sidecar,
+                                              p.text, "note", p.note, "sidecar", p.compress,
                                               "levels", recipe_levels_json(recipe)));
         lk_recipe_free(recipe);
     }
@@ -55,16 +55,16 @@ static int list_presets(void) {
     enum { NAME_COLUMN = 13, TUNED_COLUMN = 24, DEFAULT_WIDTH = 100 };
     const char *bold = use_color(stdout) ? "\x1b[1m" : "", *plain = *bold ? "\x1b[0m" : "";
     int width = terminal_width(stdout) ? terminal_width(stdout) : DEFAULT_WIDTH;
-    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
-        lk_preset p = lk_recipe_preset(i);
+    lk_preset p;
+    for (size_t i = 0; lk_recipe_preset(i, &p); i++) {
         printf("%s%s%s%*s", bold, p.name, plain, (int)(NAME_COLUMN - strlen(p.name)), "");
         print_wrapped(stdout, p.text, NAME_COLUMN, NAME_COLUMN + 2, width);
         printf("%*s", NAME_COLUMN, "");
         print_wrapped(stdout, p.note, NAME_COLUMN, NAME_COLUMN, width);
-        if (!p.sidecar) continue;
+        if (!p.compress) continue;
         char *how = xasprintf("needs a sidecar: lowkey compress %s --text BOOK -o FILE, then "
                               "--sidecar FILE ('lowkey plan --sidecar FILE' adds its bytes)",
-                              p.sidecar);
+                              p.compress);
         printf("%*s", NAME_COLUMN, "");
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
         free(how);
@@ -72,8 +72,7 @@ static int list_presets(void) {
     printf("\n%sPresets for one model%s ('lowkey tune'). run, chat and serve use its first one by "
            "default.\n",
            bold, plain);
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
-        lk_tuned_preset p = lk_recipe_tuned(i);
+    for (size_t i = 0; lk_recipe_tuned(i, &p); i++) {
         printf("  %s%s%s%*s", bold, p.name, plain, (int)(TUNED_COLUMN - strlen(p.name)), "");
         print_wrapped(stdout, p.note, TUNED_COLUMN + 2, TUNED_COLUMN + 2, width);
     }

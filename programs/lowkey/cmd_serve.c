@@ -182,9 +182,9 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
             status = add_recipe(out, a->allow_kv.item[i]);
             continue;
         }
-        for (size_t k = 0; !status && lk_recipe_preset(k).name; k++) {
-            lk_preset preset = lk_recipe_preset(k);
-            if (preset.sidecar && !a->model.sidecar) continue;
+        lk_preset preset;
+        for (size_t k = 0; !status && lk_recipe_preset(k, &preset); k++) {
+            if (preset.compress && !a->model.sidecar) continue;
             status = add_recipe(out, preset.name);
             if (!status) s->from_presets[out->n - 1] = true;
         }
@@ -202,8 +202,9 @@ static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
         status = open_default_recipe(s->model, &s->recipes.item[0]);
         if (status) s->recipes.n = 0;
     }
-    for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i).name; i++) {
-        status = add_recipe(&s->recipes, lk_model_tuned(s->model, i).name);
+    lk_preset preset;
+    for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i, &preset); i++) {
+        status = add_recipe(&s->recipes, preset.name);
         if (!status) s->from_presets[s->recipes.n - 1] = true;
     }
     return status;

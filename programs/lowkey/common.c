@@ -201,8 +201,8 @@ int open_single_recipe(const struct command *command, const struct string_list *
 }
 
 const char *default_recipe(const lk_model *model) {
-    const char *tuned = lk_model_tuned(model, 0).name;
-    return tuned ? tuned : DEFAULT_RECIPE;
+    lk_preset tuned;
+    return lk_model_tuned(model, 0, &tuned) ? tuned.name : DEFAULT_RECIPE;
 }
 
 int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
@@ -210,9 +210,9 @@ int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
 }
 
 const char *tuned_note(const lk_model *model, const lk_recipe *recipe) {
-    for (size_t i = 0; lk_model_tuned(model, i).name; i++)
-        if (strcmp(lk_model_tuned(model, i).name, lk_recipe_text(recipe)) == 0)
-            return ", tuned for this model";
+    lk_preset preset;
+    for (size_t i = 0; lk_model_tuned(model, i, &preset); i++)
+        if (strcmp(preset.name, lk_recipe_text(recipe)) == 0) return ", tuned for this model";
     return "";
 }
 

@@ -31,9 +31,9 @@ static struct completer get_completer(const char *complete, const char *value) {
 }
 
 static void print_presets(void) {
-    for (size_t i = 0; lk_recipe_preset(i).name; i++)
-        printf("%s%s", i ? " " : "", lk_recipe_preset(i).name);
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) printf(" %s", lk_recipe_tuned(i).name);
+    lk_preset preset;
+    for (size_t i = 0; lk_recipe_preset(i, &preset); i++) printf("%s%s", i ? " " : "", preset.name);
+    for (size_t i = 0; lk_recipe_tuned(i, &preset); i++) printf(" %s", preset.name);
 }
 
 static const char bash_head[] =

@@ -33,12 +33,11 @@ static const char *recipe_loss(const lk_recipe *recipe) {
 /* A recipe that requests may select: its name, its text, the note of a preset, and its loss. */
 static json_t *recipe_json(const lk_recipe *recipe) {
     const char *name = lk_recipe_text(recipe), *text = name, *note = "";
-    for (size_t i = 0; lk_recipe_preset(i).name; i++) {
-        lk_preset preset = lk_recipe_preset(i);
+    lk_preset preset;
+    for (size_t i = 0; lk_recipe_preset(i, &preset); i++) {
         if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
     }
-    for (size_t i = 0; lk_recipe_tuned(i).name; i++) {
-        lk_tuned_preset preset = lk_recipe_tuned(i);
+    for (size_t i = 0; lk_recipe_tuned(i, &preset); i++) {
         if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
     }
     return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", text, "note", note, "loss",

@@ -67,13 +67,14 @@ class Recipe:
     def presets() -> list[Preset]:
         """All presets."""
         presets: list[Preset] = []
-        while (preset := lib.lk_recipe_preset(len(presets))).name:
+        preset = ffi.new("lk_preset *")
+        while lib.lk_recipe_preset(len(presets), preset):
             presets.append(
                 Preset(
                     text_of(preset.name),
                     text_of(preset.text),
                     text_of(preset.note),
-                    text_of(preset.sidecar) or None,
+                    text_of(preset.compress) or None,
                 )
             )
         return presets

@@ -92,7 +92,7 @@ static void test_identity(void **state) {
         assert_true(tiny_gguf_write(path, &spec));
         assert_int_equal(lk_model_open(&model, path, &opts, NULL), LK_OK);
         identity[i] = lk_model_get_info(model).identity;
-        assert_null(lk_model_tuned(model, 0).name);
+        assert_false(lk_model_tuned(model, 0, &(lk_preset){0}));
         lk_model_free(model);
         unlink(path);
     }

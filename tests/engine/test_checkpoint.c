@@ -99,9 +99,10 @@ static void sessions_go_back(void **state) {
         "gemma4-moe", "lfm2",   "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
-        for (int i = m; lk_recipe_preset(i).name; i += m ? 9 : 1)
-            if (case_runs(i) && (!lk_recipe_preset(i).sidecar || !model->net->hp.norms_v))
-                check_recipe(model, lk_recipe_preset(i).name);
+        lk_preset preset;
+        for (int i = m; lk_recipe_preset(i, &preset); i += m ? 9 : 1)
+            if (case_runs(i) && (!preset.compress || !model->net->hp.norms_v))
+                check_recipe(model, preset.name);
         check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");
         if (model->net->hp.n_swa == 0 && case_runs(m))
             check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less");
@@ -333,8 +334,9 @@ static void prompts_branch(void **state) {
     static const char *const models[] = {"llama", "gemma3", "qwen2", "qwen35", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
-        for (int i = m; lk_recipe_preset(i).name; i += 5)
-            if (case_runs(i)) check_marks(model, lk_recipe_preset(i).name);
+        lk_preset preset;
+        for (int i = m; lk_recipe_preset(i, &preset); i += 5)
+            if (case_runs(i)) check_marks(model, preset.name);
         if (case_runs(m)) check_marks(model, "best-1.9");
         check_marks(model, "sink 4: f16; body: k=kivi2 v=kivi2; recent 64: int8; window 30: f16");
         check_marks(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");

@@ -36,8 +36,9 @@ static void test_presets(void **state) {
     for (int n_rank = 2; n_rank <= MAX_RANK; n_rank++) {
         struct both b;
         open_tiny_both(&b, "llama", n_rank, true, NULL);
-        for (int i = 0; lk_recipe_preset((size_t)i).name; i++) {
-            const char *name = lk_recipe_preset((size_t)i).name;
+        lk_preset preset;
+        for (int i = 0; lk_recipe_preset((size_t)i, &preset); i++) {
+            const char *name = preset.name;
             if (i % 3 != n_rank - 2 || !case_runs((size_t)i)) continue;
             check_recipe(&b, "llama", name, long_prompt(n_rank));
             check_recipe(&b, "llama", name, 30); /* all rows on one rank */

@@ -117,10 +117,10 @@ static void test_forks_equal_single(void **state) {
         "gemma4", "gemma4-moe", "lfm2",  "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
-        for (int i = m; lk_recipe_preset(i).name; i += m ? 8 : 1)
-            if (case_runs(m ? (i - m) / 8 : i) &&
-                (!lk_recipe_preset(i).sidecar || !model->net->hp.norms_v))
-                check_forks(model, lk_recipe_preset(i).name, i % 2 ? 1 : 3);
+        lk_preset preset;
+        for (int i = m; lk_recipe_preset(i, &preset); i += m ? 8 : 1)
+            if (case_runs(m ? (i - m) / 8 : i) && (!preset.compress || !model->net->hp.norms_v))
+                check_forks(model, preset.name, i % 2 ? 1 : 3);
         if (case_runs(m + 2))
             check_forks(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16",
                         1);
@@ -139,14 +139,15 @@ static void test_forks_equal_single(void **state) {
 static void test_in_one_batch(void **state) {
     (void)state;
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
-    for (int p = 0; lk_recipe_preset(p).name; p++) {
+    lk_preset preset;
+    for (int p = 0; lk_recipe_preset(p, &preset); p++) {
         if (!case_runs(p)) continue;
         lk_recipe *recipe;
         lk_batch *batch;
         lk_session *fork[N_FORK], *alone[N_FORK];
         int32_t tok[PROMPT], next[2][N_FORK];
         random_tokens(tok, PROMPT, model, 3);
-        assert_int_equal(lk_recipe_parse(&recipe, lk_recipe_preset(p).name, NULL), LK_OK);
+        assert_int_equal(lk_recipe_parse(&recipe, preset.name, NULL), LK_OK);
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
         for (int i = 0; i < N_FORK; i++) {
             fork[i] = new_session(model, recipe), alone[i] = new_session(model, recipe);
@@ -169,7 +170,7 @@ static void test_in_one_batch(void **state) {
             uint64_t n = atomic_load(&batch->ledger.n_alloc) + atomic_load(&model->ledger.n_alloc);
             for (int i = 0; i < N_FORK; i++) {
                 assert_int_equal(item[0][i].err.code, LK_OK);
-                assert_same_logits(fork[i], alone[i], lk_recipe_preset(p).name);
+                assert_same_logits(fork[i], alone[i], preset.name);
                 n += atomic_load(&fork[i]->ledger.n_alloc);
             }
             if (step == 1) n_alloc = n;
@@ -221,9 +222,10 @@ static void test_saved_and_loaded(void **state) {
 static void test_without_memory(void **state) {
     (void)state;
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
-    for (int p = 0; lk_recipe_preset(p).name; p++) {
+    lk_preset preset;
+    for (int p = 0; lk_recipe_preset(p, &preset); p++) {
         if (!case_runs(p)) continue;
-        const char *text = lk_recipe_preset(p).name;
+        const char *text = preset.name;
         lk_recipe *recipe;
         int32_t tok[PROMPT], next = 7;
         random_tokens(tok, PROMPT, model, 8);

@@ -54,12 +54,12 @@ static void bytes_are_counted(void **state) {
     lk_model *model = open_preset("deepseek2", CTX, 1);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, 1);
-    for (int i = 0; lk_recipe_preset(i).name; i++) {
-        lk_preset preset = lk_recipe_preset(i);
+    lk_preset preset;
+    for (int i = 0; lk_recipe_preset(i, &preset); i++) {
         lk_recipe *recipe;
         lk_plan plan;
         lk_session_opts opts = {.n_ctx = 480};
-        if (preset.sidecar || is_refused(preset.name)) continue;
+        if (preset.compress || is_refused(preset.name)) continue;
         lk_session *session = open_session(model, preset.name, CTX, &recipe);
         assert_int_equal(lk_plan_make(model, recipe, &opts, &plan, NULL), LK_OK);
         assert_int_equal(lk_session_sync(session, tok, 480, NULL, NULL), LK_OK);
@@ -120,9 +120,9 @@ static void check_copies(lk_model *model, const char *text) {
 static void copies_and_going_back(void **state) {
     (void)state;
     lk_model *model = open_preset("deepseek3", CTX, 1);
-    for (int i = 0; lk_recipe_preset(i).name; i++)
-        if (!lk_recipe_preset(i).sidecar && !is_refused(lk_recipe_preset(i).name))
-            check_copies(model, lk_recipe_preset(i).name);
+    lk_preset preset;
+    for (int i = 0; lk_recipe_preset(i, &preset); i++)
+        if (!preset.compress && !is_refused(preset.name)) check_copies(model, preset.name);
     check_copies(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");
     lk_model_free(model);
 }

@@ -43,8 +43,11 @@ static const char *const more_recipes[] = {
 
 static const char *recipe_text(size_t i) {
     size_t n = 0;
-    while (lk_recipe_preset(n).name) n++;
-    return i < n ? lk_recipe_preset(i).name : more_recipes[i - n];
+    lk_preset preset;
+    while (lk_recipe_preset(n, &preset)) n++;
+    if (i >= n) return more_recipes[i - n];
+    lk_recipe_preset(i, &preset);
+    return preset.name;
 }
 
 static bool is_possible(const lk_model *model, const lk_recipe *recipe) {

@@ -291,8 +291,8 @@ static void spellings_are_equivalent(void **state) {
 static void presets_are_recipes(void **state) {
     (void)state;
     size_t n = 0;
-    for (; lk_recipe_preset(n).name; n++) {
-        lk_preset preset = lk_recipe_preset(n);
+    lk_preset preset;
+    for (; lk_recipe_preset(n, &preset); n++) {
         lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
         assert_string_equal(lk_recipe_text(named), preset.name);
         assert_string_equal(lk_recipe_text(written), preset.text);
@@ -303,14 +303,14 @@ static void presets_are_recipes(void **state) {
         lk_recipe_free(written);
     }
     assert_in_range(n, 7, 100);
-    assert_null(lk_recipe_preset(n).text);
-    assert_null(lk_recipe_preset((size_t)-1).name);
+    assert_false(lk_recipe_preset(n, &preset));
+    assert_false(lk_recipe_preset((size_t)-1, &preset));
 }
 
 static void tuned_presets_are_recipes(void **state) {
     (void)state;
-    for (size_t n = 0; lk_recipe_tuned(n).name; n++) {
-        lk_tuned_preset preset = lk_recipe_tuned(n);
+    lk_preset preset;
+    for (size_t n = 0; lk_recipe_tuned(n, &preset); n++) {
         lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
         assert_string_equal(lk_recipe_text(named), preset.name);
         assert_string_equal(lk_recipe_text(written), preset.text);
@@ -318,13 +318,14 @@ static void tuned_presets_are_recipes(void **state) {
         assert_memory_equal(named->level, written->level, sizeof named->level);
         assert_null(strchr(preset.note, '\n'));
         assert_true(preset.model != 0);
-        for (size_t i = 0; lk_recipe_preset(i).name; i++)
-            assert_string_not_equal(lk_recipe_preset(i).name, preset.name);
+        lk_preset other;
+        for (size_t i = 0; lk_recipe_preset(i, &other); i++)
+            assert_string_not_equal(other.name, preset.name);
         lk_recipe_free(named);
         lk_recipe_free(written);
     }
-    assert_non_null(lk_recipe_tuned(0).name);
-    assert_null(lk_recipe_tuned((size_t)-1).name);
+    assert_true(lk_recipe_tuned(0, &(lk_preset){0}));
+    assert_false(lk_recipe_tuned((size_t)-1, &(lk_preset){0}));
 }
 
 struct bad_recipe {

@@ -163,6 +163,16 @@ static size_t make_tokens(const lk_model *model, const char *text, size_t max, i
     return max;
 }
 
+/* NULL: there are fewer presets. */
+static const char *preset_name(size_t i) {
+#ifdef OLD_PRESETS /* the other version returns the struct */
+    return lk_recipe_preset(i).name;
+#else
+    lk_preset preset;
+    return lk_recipe_preset(i, &preset) ? preset.name : NULL;
+#endif
+}
+
 int main(int argc, char **argv) {
     const char *sidecar = NULL, *recipe = NULL, *save = NULL, *load = NULL, *text = NULL;
     int a = 1, n_threads = 2;
@@ -205,8 +215,7 @@ int main(int argc, char **argv) {
             run.recipe = recipe;
             run_recipe(&run, save, load);
         }
-        for (size_t i = 0; !recipe && lk_recipe_preset(i).name; i++)
-            run_shared(&run, lk_recipe_preset(i).name, share);
+        for (size_t i = 0; !recipe && preset_name(i); i++) run_shared(&run, preset_name(i), share);
         for (size_t i = 0; !recipe && !sidecar && more_recipes[i]; i++)
             run_shared(&run, more_recipes[i], share);
         lk_model_free(model);
