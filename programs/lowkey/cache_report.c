@@ -1,7 +1,6 @@
 /* Prints what a session's cache holds. */
 #include "cache_report.h"
 
-#include "json_output.h"
 #include "output.h"
 
 #include <string.h>

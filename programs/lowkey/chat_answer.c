@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "cache_report.h"
 #include "interrupt.h"
-#include "json_output.h"
 #include "memory_need.h"
 #include "output.h"
 #include "xalloc.h"

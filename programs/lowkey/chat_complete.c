@@ -2,7 +2,6 @@
 #include "chat_complete.h"
 
 #include "chat_commands.h"
-#include "chat_words.h"
 #include "xalloc.h"
 
 #include <dirent.h>

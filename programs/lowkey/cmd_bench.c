@@ -2,7 +2,6 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"

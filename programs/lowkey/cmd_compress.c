@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"

@@ -3,7 +3,6 @@
 #include "common.h"
 #include "eval/eval.h"
 #include "eval/task.h"
-#include "json_output.h"
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"

@@ -2,7 +2,6 @@
 #include "base/cpus.h"
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "output.h"
 #include "table.h"
 

@@ -3,7 +3,6 @@
 #include "commands.h"
 #include "common.h"
 #include "eval/task.h"
-#include "json_output.h"
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"

@@ -1,7 +1,6 @@
 /* lowkey perplexity: recipes compared with the full cache on a text. */
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"

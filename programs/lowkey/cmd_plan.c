@@ -1,7 +1,6 @@
 /* lowkey plan: the memory that contexts need. */
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "lowkey_cluster.h"
 #include "lowkey_serve.h"
 #include "model_find.h"

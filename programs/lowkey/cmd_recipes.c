@@ -1,7 +1,6 @@
 /* lowkey recipes: list the presets, or check recipes and show their levels. */
 #include "commands.h"
 #include "common.h"
-#include "json_output.h"
 #include "lowkey_serve.h"
 #include "output.h"
 #include "table.h"

@@ -5,7 +5,6 @@
 #include "common.h"
 #include "drafting.h"
 #include "generate.h"
-#include "json_output.h"
 #include "memory_need.h"
 #include "output.h"
 #include "progress.h"

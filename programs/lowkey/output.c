@@ -1,9 +1,11 @@
-/* Error messages, formatted numbers, and what the terminal can show. */
+/* Error messages, formatted numbers, JSON, and what the terminal can show. */
 #include "output.h"
 
 #include <langinfo.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -103,4 +105,19 @@ void print_paragraph(FILE *file, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     print_wrapped(file, text, 0, 0, width ? width : INT_MAX);
+}
+
+/* ---- JSON ---- */
+
+json_t *json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+int json_print(json_t *value, bool one_line) {
+    enum { DIGITS = 10 };
+    size_t flags = JSON_REAL_PRECISION(DIGITS) | (one_line ? JSON_COMPACT : JSON_INDENT(2));
+    if (!value) return print_error("out of memory");
+    int failed = json_dumpf(value, stdout, flags);
+    json_decref(value);
+    if (failed) return print_error("cannot write to standard output");
+    putchar('\n');
+    return flush_output(STATUS_OK);
 }

@@ -1,7 +1,8 @@
-/* What a user sees: error messages, formatted numbers, colors, the width of the terminal. */
+/* What a user sees: error messages, formatted numbers, JSON, colors, the width of the terminal. */
 #ifndef LK_LOWKEY_OUTPUT_H
 #define LK_LOWKEY_OUTPUT_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,5 +41,13 @@ void print_wrapped(FILE *file, const char *text, int column, int indent, int wid
 
 /* Print text of less than 1024 bytes as a paragraph: wrapped on a terminal, else one line. */
 void print_paragraph(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- JSON ---- */
+
+/* A number, or null if it is not finite: JSON has no infinities and NaNs. */
+json_t *json_number(double value);
+
+/* Print `value` on several lines or on one line, and free it. Returns a STATUS_*. */
+int json_print(json_t *value, bool one_line);
 
 #endif

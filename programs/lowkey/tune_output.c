@@ -3,7 +3,6 @@
 
 #include "base/atomic_file.h"
 #include "common.h"
-#include "json_output.h"
 #include "output.h"
 #include "table.h"
 #include "terminal_text.h"
