@@ -318,8 +318,7 @@ static void bench_codecs(const struct setup *s) {
         {.coding = LK_ASYM, .bits = 4},
         {.coding = LK_ASYM, .bits = 8},
         {.coding = LK_ASYM, .bits = 4, .group = 32},
-        {.coding = LK_ASYM, .bits = 4, .group = 64, .hqq = true},
-        {.coding = LK_KVQUANT, .bits = 3},
+        {.coding = LK_ASYM, .bits = 4, .group = 64},
     };
     for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
         char name[32];

@@ -1,7 +1,7 @@
-# liblowkey.so exports the functions declared in lowkey.h, lowkey_serve.h, lowkey_draft.h and lowkey_cluster.h, those of
-# lowkey_lab.h that lab/measure defines, and nothing else. Compressing and training, which need BLAS, and tuning are in the static laboratory only.
+# liblowkey.so exports the functions declared in lowkey.h, lowkey_codec.h, lowkey_serve.h, lowkey_draft.h and lowkey_cluster.h, those of
+# lowkey_lab.h that lab/measure and lab/baselines define, and nothing else. Compressing and training, which need BLAS, and tuning are in the static laboratory only.
 
-set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_serve.h ${PROJECT_SOURCE_DIR}/include/lowkey_draft.h
+set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_codec.h ${PROJECT_SOURCE_DIR}/include/lowkey_serve.h ${PROJECT_SOURCE_DIR}/include/lowkey_draft.h
   ${PROJECT_SOURCE_DIR}/include/lowkey_cluster.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${lk_headers})
 set(lk_names "")

@@ -1,6 +1,6 @@
 # Files that `cmake --install` installs. The installed tree can be moved afterwards.
 #
-#   include/lowkey.h, lowkey_serve.h, lowkey_draft.h, lowkey_cluster.h, lowkey_lab.h   the interfaces
+#   include/lowkey.h, lowkey_codec.h, lowkey_serve.h, lowkey_draft.h, lowkey_cluster.h, lowkey_lab.h   the interfaces
 #   lib/liblowkey.so                           the library, with lab/measure; unless LOWKEY_SHARED is off
 #   lib/liblowkey.a, lib/lowkey/*.a            the library, and the llama.cpp and ggml archives that it was built with
 #   lib/liblowkey_lab.a                        the laboratory, for liblowkey.a: it uses internal functions
@@ -16,7 +16,7 @@ if(LOWKEY_SHARED)
 endif()
 install(TARGETS ${LK_LIBRARIES} EXPORT lowkeyTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/lowkey.h include/lowkey_serve.h include/lowkey_draft.h include/lowkey_cluster.h
+install(FILES include/lowkey.h include/lowkey_codec.h include/lowkey_serve.h include/lowkey_draft.h include/lowkey_cluster.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The laboratory has an export file of its own, so that users of lowkey::lowkey do not need its dependencies (LAPACKE,

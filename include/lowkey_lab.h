@@ -1,5 +1,6 @@
 /* lowkey_lab.h - the laboratory: measure recipes, make sidecars.
  *
+ *   baselines  codecs of other projects, to compare with
  *   compare    perplexity, KL divergence and agreement of recipes, or of any predictor, on a text
  *   inspect    what a cache holds, the error of its rows, and how far attention moves
  *   bench      speed of prefill and decode at chosen depths
@@ -9,8 +10,8 @@
  *
  * The rules at the top of lowkey.h hold here too. In options, 0 and NULL select the default.
  * Link with liblowkey_lab.a and liblowkey.a: lowkey::lab of CMake, lowkey-lab of pkg-config.
- * liblowkey.so alone has what measures (compare, inspect, bench), but not compress and train, which
- * need BLAS, nor tune.
+ * liblowkey.so alone has the baselines and what measures (compare, inspect, bench), but not
+ * compress and train, which need BLAS, nor tune.
  *
  * "Full cache" means a session with the recipe "f16".
  */
@@ -22,6 +23,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- codecs of other projects ---- */
+
+/* Register hqq, kvquant, kvarn, oscar and nf4, which the papers are compared with, and their
+ * presets (lowkey_codec.h). Recipes name them afterwards. May be called again. */
+lk_status lk_baselines_register(lk_err *err);
 
 /* ---- one prompt, several recipes ---- */
 

@@ -69,12 +69,9 @@ static const struct lk_basis *find_basis(const struct lk_cache_shape *shape, int
     return basis && basis->n_group ? basis : NULL;
 }
 
-/* Round a rank to one that blocks can have: a multiple of 8, or of the codec's group of
- * channels. */
+/* Round a rank to one that blocks can have. */
 static int round_rank(double rank, int width, const struct lk_codec *codec, enum lk_side side) {
-    bool grouped =
-        codec->coding == LK_ASYM ? codec->group > 0 : codec->coding == LK_KIVI && side == LK_V;
-    int unit = grouped ? codec->group : 8;
+    int unit = lk_codec_unit(codec, side);
     if (unit > width) return width; /* the codec will reject it */
     int rounded = (int)(rank / unit + 0.5) * unit;
     if (rounded < unit) rounded = unit;

@@ -6,8 +6,12 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+static int asym_unit(const struct lk_codec *codec, enum lk_side side) {
+    (void)side;
+    return codec->group ? codec->group : 8;
+}
 
 static const char *asym_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
     (void)side;
@@ -33,17 +37,14 @@ static size_t asym_head_bytes(const struct lk_part *part) {
 
 static void asym_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
     (void)side;
-    char option[3][16] = {"", "", ""}, list[64] = "";
-    int usual = codec->hqq ? 64 : 0; /* the group size that the name alone stands for */
-    if (codec->group != usual) snprintf(option[0], sizeof option[0], "g%d", codec->group);
+    char option[2][16] = {"", ""}, list[40] = "";
+    if (codec->group) snprintf(option[0], sizeof option[0], "g%d", codec->group);
     if (codec->hadamard) snprintf(option[1], sizeof option[1], "hadamard");
-    if (codec->clip) snprintf(option[2], sizeof option[2], "clip%d", codec->clip);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         size_t n = strlen(list);
         if (*option[i]) snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", option[i]);
     }
-    snprintf(buf, cap, "%s%d%s%s%s", codec->hqq ? "hqq" : "asym", codec->bits, *list ? "(" : "",
-             list, *list ? ")" : "");
+    snprintf(buf, cap, "asym%d%s%s%s", codec->bits, *list ? "(" : "", list, *list ? ")" : "");
 }
 
 /* Scale and zero point of a group, as stored. */
@@ -51,19 +52,16 @@ struct asym_grid {
     float scale, inverse, zero, top;
 };
 
-static float asym_code(const struct asym_grid *grid, float y, bool round_first) {
-    float level = y * grid->inverse;
-    level = round_first ? lk_round_half_away(level) + grid->zero
-                        : lk_round_half_away(level + grid->zero);
-    return fminf(fmaxf(level, 0), grid->top);
+static float asym_code(const struct asym_grid *grid, float y) {
+    return fminf(fmaxf(lk_round_half_away(y * grid->inverse) + grid->zero, 0), grid->top);
 }
 
 static float asym_value(const struct asym_grid *grid, float code) {
     return grid->scale * (code - grid->zero);
 }
 
-/* Eq. 9. y: [n], finite. round_zero: false leaves the zero point as it is, for HQQ */
-static struct asym_grid find_grid(const float *y, int n, int bits, bool round_zero) {
+/* Eq. 9. y: [n], finite */
+static struct asym_grid find_grid(const float *y, int n, int bits) {
     float lo = y[0], hi = y[0], top = (float)((1 << bits) - 1);
     for (int c = 1; c < n; c++) {
         lo = fminf(lo, y[c]);
@@ -74,63 +72,17 @@ static struct asym_grid find_grid(const float *y, int n, int bits, bool round_ze
     grid.scale = lk_f16_to_f32(lk_f32_to_f16(fmaxf((hi - lo) / top, least)));
     grid.inverse = grid.scale > 0 ? 1 / grid.scale : 0;
     grid.zero = fminf(fmaxf(-lo * grid.inverse, -2 * LK_ASYM_MAX_ZERO), 2 * LK_ASYM_MAX_ZERO);
-    if (round_zero) grid.zero = lk_round_half_away(grid.zero);
+    grid.zero = lk_round_half_away(grid.zero);
     grid.zero = lk_f16_to_f32(lk_f32_to_f16(grid.zero + 0.0f)); /* + 0: never -0 */
     return grid;
 }
 
-/* shrink of asym.h, p = 0.7 */
-static float hqq_shrink(float r, float beta) {
-    float magnitude = fabsf(r);
-    if (magnitude == 0) return 0;
-    float left = magnitude - powf(magnitude, 0.7f - 1) / beta;
-    return left > 0 ? copysignf(left, r) : 0;
-}
-
-/* The zero point of HQQ. grid: that of Eq. 9, where the solver starts */
-static float hqq_zero(struct asym_grid grid, const float *y, int n) {
-    const float kappa = 1.01f;
-    float beta = 10, least = INFINITY, best = grid.zero;
-    if (grid.scale == 0) return 0;
-    for (int step = 0; step < LK_HQQ_STEPS; step++, beta *= kappa) {
-        float error = 0, sum = 0;
-        for (int c = 0; c < n; c++) {
-            float code = asym_code(&grid, y[c], false), r = y[c] - asym_value(&grid, code);
-            error += fabsf(r);
-            sum += code - (y[c] - hqq_shrink(r, beta)) * grid.inverse;
-        }
-        if (!(error < least)) break;
-        least = error;
-        best = grid.zero;
-        grid.zero = lk_f16_to_f32(lk_f32_to_f16(sum / (float)n));
-    }
-    return best;
-}
-
-static int compare_floats(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* Clamp y [n] to a percentile of its magnitudes. */
-static void clip_group(float *y, int n, int percentile) {
-    float magnitude[LK_MAX_D_HEAD];
-    for (int c = 0; c < n; c++) magnitude[c] = fabsf(y[c]);
-    qsort(magnitude, (size_t)n, sizeof *magnitude, compare_floats);
-    float at = (float)percentile / 100 * (float)(n - 1);
-    int i = (int)at; /* below n - 1: percentile < 100 */
-    float limit = magnitude[i] + (at - (float)i) * (magnitude[i + 1] - magnitude[i]);
-    for (int c = 0; c < n; c++) y[c] = fminf(fmaxf(y[c], -limit), limit);
-}
-
 static void encode_group(const struct lk_codec *codec, enum lk_side side, int width, void *group,
-                         int t, float *y) {
+                         int t, const float *y) {
     uint16_t *scale = (uint16_t *)lk_asym_scales(codec, group, width);
     uint8_t code[LK_MAX_D_HEAD];
-    if (codec->clip) clip_group(y, width, codec->clip);
-    struct asym_grid grid = find_grid(y, width, codec->bits, !codec->hqq || codec->bits == 4);
-    if (codec->hqq) grid.zero = hqq_zero(grid, y, width);
-    for (int c = 0; c < width; c++) code[c] = (uint8_t)asym_code(&grid, y[c], !codec->hqq);
+    struct asym_grid grid = find_grid(y, width, codec->bits);
+    for (int c = 0; c < width; c++) code[c] = (uint8_t)asym_code(&grid, y[c]);
     scale[t] = lk_f32_to_f16(grid.scale);
     scale[LK_TILE + t] = lk_f32_to_f16(grid.zero);
     lk_bitplanes_pack_row(side, codec->bits, width, group, t, code);
@@ -167,7 +119,8 @@ static void asym_decode(const struct lk_part *part, const void *head, int row0, 
     }
 }
 
-const struct lk_codec_ops lk_asym_ops = {
+const struct lk_coding_ops lk_asym_ops = {
+    .unit = asym_unit,
     .reject_reason = asym_reject_reason,
     .head_bytes = asym_head_bytes,
     .scale_bytes = asym_scale_bytes,

@@ -1,10 +1,8 @@
 /* Codec asym: per token, uniform levels with a scale and a zero point, 2 to 8 bits. It is the
  * quantizer of Palu (appendix A, Eq. 9), with a group size that of Atom (Zhao et al. 2023, section
- * 4.2), and with another zero point that of HQQ.
+ * 4.2).
  *
  *   y = H x, or y = x                        `hadamard`: rotated over the whole row (hadamard.h)
- *   y = clamp(y, -p, p)                      `clipN`: to the N-th percentile of |y| of the group,
- *                                            between two values linearly (OSCAR)
  *   scale = (max y - min y) / (2^bits - 1),  at least max |y| / LK_ASYM_MAX_ZERO
  *   zero = round(-min y / scale)
  *   code = clamp(round(y / scale) + zero, 0, 2^bits - 1),  y ~ scale * (code - zero)
@@ -12,17 +10,6 @@
  * The bound of the scale keeps the zero point of a row far from zero small enough for f16, which
  * then holds the integer exactly. The paper has no bound, and divides by zero if all values are
  * equal.
- *
- * HQQ (Badri and Shaji 2023, "Half-Quadratic Quantization") keeps the scale and moves the zero
- * point, which then is not an integer: code = clamp(round(y / scale + zero)). It minimizes the
- * error's l_p norm, p = 0.7, by a half-quadratic solver: LK_HQQ_STEPS times
- *
- *   e = shrink(y - y~),  zero = mean(code - (y - e) / scale),  beta = 1.01 beta
- *   shrink(r) = sign(r) max(|r| - |r|^(p - 1) / beta, 0),  beta = 10 at first
- *
- * It ends as soon as the mean of |y - y~| does not get smaller, and keeps the zero point of the
- * smallest mean. It starts at -min y / scale, which is rounded at 4 bits only, as in the published
- * code. The code decides for a whole tensor when to end; here each group does.
  *
  * A group of channels is stored like a row of its own, so that kernels need not know of groups.
  * Without a group size the whole row is one group.
@@ -42,9 +29,7 @@
  * 2048. */
 #define LK_ASYM_MAX_ZERO 1024.0f
 
-enum { LK_HQQ_STEPS = 20 };
-
-extern const struct lk_codec_ops lk_asym_ops;
+extern const struct lk_coding_ops lk_asym_ops;
 
 /* Channels of a group. */
 static inline int lk_asym_width(const struct lk_codec *codec, int d_head) {

@@ -2,13 +2,12 @@
 #include "codec/codec.h"
 
 #include "base/buf.h"
+#include "codec/added.h"
 #include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
-#include "codec/kvarn.h"
-#include "codec/kvquant.h"
 #include "codec/ops.h"
 #include "codec/rot.h"
 
@@ -17,21 +16,20 @@
 
 const struct lk_codec lk_codec_f16 = {.coding = LK_F16, .bits = 16};
 
-static const struct lk_codec_ops *codec_ops(const struct lk_codec *codec) {
-    static const struct lk_codec_ops *const table[] = {
-        [LK_F16] = &lk_f16_ops,    [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
-        [LK_ROT] = &lk_rot_ops,    [LK_ASYM] = &lk_asym_ops, [LK_KVQUANT] = &lk_kvquant_ops,
-        [LK_KVARN] = &lk_kvarn_ops};
+static const struct lk_coding_ops *codec_ops(const struct lk_codec *codec) {
+    static const struct lk_coding_ops *const table[] = {
+        [LK_F16] = &lk_f16_ops, [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
+        [LK_ROT] = &lk_rot_ops, [LK_ASYM] = &lk_asym_ops, [LK_ADDED] = &lk_added_ops};
     return table[codec->coding];
 }
 
 int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side) {
-    const struct lk_codec_ops *ops = codec_ops(codec);
+    const struct lk_coding_ops *ops = codec_ops(codec);
     return ops->block_rows ? ops->block_rows(codec, side) : LK_TILE;
 }
 
 bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side) {
-    const struct lk_codec_ops *ops = codec_ops(codec);
+    const struct lk_coding_ops *ops = codec_ops(codec);
     return ops->row_wise ? ops->row_wise(codec, side) : true;
 }
 
@@ -39,8 +37,13 @@ bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side) {
     return lk_codec_row_wise(codec, side) && !codec->sigma;
 }
 
+int lk_codec_unit(const struct lk_codec *codec, enum lk_side side) {
+    const struct lk_coding_ops *ops = codec_ops(codec);
+    return ops->unit ? ops->unit(codec, side) : 8;
+}
+
 const char *lk_codec_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
-    const struct lk_codec_ops *ops = codec_ops(codec);
+    const struct lk_coding_ops *ops = codec_ops(codec);
     if (d_head < 8 || d_head % 8) return "d_head must be a multiple of 8";
     if (d_head > LK_MAX_D_HEAD) return "rows of more than 5120 channels are not supported";
     return ops->reject_reason ? ops->reject_reason(codec, side, d_head) : NULL;
@@ -55,7 +58,7 @@ size_t lk_codec_head_bytes(const struct lk_codec *codec, enum lk_side side, int 
 size_t lk_codec_head_scale_bytes(const struct lk_codec *codec, enum lk_side side, int d_head,
                                  int block_rows) {
     struct lk_part part = {codec, side, d_head, block_rows, NULL};
-    const struct lk_codec_ops *ops = codec_ops(codec);
+    const struct lk_coding_ops *ops = codec_ops(codec);
     return ops->scale_bytes ? ops->scale_bytes(&part) : 0;
 }
 

@@ -5,8 +5,7 @@
  *
  *     block: | head 0: lk_codec_head_bytes | head 1 | ... | head n_head_kv - 1 |
  *
- * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h, asym.h,
- * kvquant.h, kvarn.h.
+ * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h, asym.h.
  *
  * Attention never unpacks rows. Every stage of a codec except the rounding is linear, so it moves
  * to the query and to the output:
@@ -34,18 +33,17 @@ enum {
 enum lk_side { LK_K, LK_V };
 
 enum lk_coding {
-    LK_F16,     /* half precision */
-    LK_INT8,    /* Selective: symmetric, per token and head */
-    LK_KIVI,    /* KIVI: asymmetric. K per channel over `group` tokens, V per token over `group`
+    LK_F16,   /* half precision */
+    LK_INT8,  /* Selective: symmetric, per token and head */
+    LK_KIVI,  /* KIVI: asymmetric. K per channel over `group` tokens, V per token over `group`
                 channels */
-    LK_ROT,     /* lowkey: centered, equalized, rotated, with an unbiased scale per token */
-    LK_ASYM,    /* Palu, Atom, HQQ: a scale and a zero point per token, or per token and `group`
+    LK_ROT,   /* lowkey: centered, equalized, rotated, with an unbiased scale per token */
+    LK_ASYM,  /* Palu, Atom: a scale and a zero point per token, or per token and `group`
                 channels */
-    LK_KVQUANT, /* KVQuant: levels by k-means, K per channel, V per token, outliers apart */
-    LK_KVARN,   /* KVarN: rotated, variances of tokens and channels normalized */
+    LK_ADDED, /* registered by the program (lowkey_codec.h, added.h) */
 };
 
-enum { LK_N_CODING = LK_KVARN + 1 };
+enum { LK_N_CODING = LK_ADDED + 1 };
 
 /* What is quantized: the rows of a head, or their latents in a basis from a sidecar
  * (sidecar/basis.h). The functions below treat both alike: a group of heads whose latent has rank r
@@ -61,16 +59,15 @@ enum { LK_FULL_RANK = 100000 }; /* 100 %, in the units of lk_codec.share */
 /* The codec of one side of one age level, as given in a recipe. */
 struct lk_codec {
     uint8_t coding;     /* enum lk_coding */
-    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym and kvarn 2 to 8, kvquant 2 to
-                           4, int8 8, f16 16 */
-    uint16_t group;     /* kivi: 32, 64 or 128; asym: the same, or 0 for the whole row */
+    uint8_t bits;       /* per code: kivi 2 or 4, rot 1 to 8, asym 2 to 8, int8 8, f16 16 */
+    uint16_t group;     /* kivi: 32, 64 or 128; asym: the same, or 0 for the whole row; added: its
+                           option */
+    uint8_t added;      /* which codec that was added */
     bool mean;          /* rot: subtract the block's mean */
     bool sigma;         /* rot: divide by the square root of each channel's deviation */
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
     bool trellis;       /* rot: trellis-coded levels instead (codec/trellis.h) */
     bool hadamard;      /* asym: rotate the row first */
-    bool hqq;           /* asym: zero points by HQQ's solver */
-    uint8_t clip;       /* asym: percentile that magnitudes are clamped to; 0: none */
     uint8_t projection; /* enum lk_projection */
     uint32_t share;     /* latents: rank in thousandths of a percent of the row width;
                            0: the rank that the sidecar recommends */
@@ -94,6 +91,9 @@ bool lk_codec_row_wise(const struct lk_codec *codec, enum lk_side side);
 
 /* Whether a single row can be encoded without statistics of other rows (row-wise, and no sigma). */
 bool lk_codec_single_rows(const struct lk_codec *codec, enum lk_side side);
+
+/* Channels that belong together, a divisor of d_head: 8, or those of a group with a scale. */
+int lk_codec_unit(const struct lk_codec *codec, enum lk_side side);
 
 /* Why rows of d_head channels cannot be stored ("kivi groups of 64 channels need d_head to be a
  * multiple of 64"), a static string; NULL if they can. */

@@ -29,7 +29,7 @@ static void f16_decode(const struct lk_part *part, const void *head, int row0, i
     }
 }
 
-const struct lk_codec_ops lk_f16_ops = {
+const struct lk_coding_ops lk_f16_ops = {
     .head_bytes = f16_head_bytes,
     .print = f16_print,
     .encode = f16_encode,

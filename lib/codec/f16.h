@@ -9,7 +9,7 @@
 
 #include "codec/ops.h"
 
-extern const struct lk_codec_ops lk_f16_ops;
+extern const struct lk_coding_ops lk_f16_ops;
 
 static inline const uint16_t *lk_f16_row(const void *head, int d_head, int row) {
     return (const uint16_t *)head + (size_t)row * d_head;

@@ -50,7 +50,7 @@ static void int8_decode(const struct lk_part *part, const void *head, int row0, 
     }
 }
 
-const struct lk_codec_ops lk_int8_ops = {
+const struct lk_coding_ops lk_int8_ops = {
     .head_bytes = int8_head_bytes,
     .scale_bytes = int8_scale_bytes,
     .print = int8_print,

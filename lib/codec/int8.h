@@ -15,7 +15,7 @@ enum { LK_INT8_MID = 128 };
 
 #define LK_INT8_EPS 1e-8f
 
-extern const struct lk_codec_ops lk_int8_ops;
+extern const struct lk_coding_ops lk_int8_ops;
 
 /* [LK_TILE] */
 static inline const uint16_t *lk_int8_scales(const void *head, int d_head) {

@@ -15,6 +15,10 @@ static bool kivi_row_wise(const struct lk_codec *codec, enum lk_side side) {
     return side == LK_V;
 }
 
+static int kivi_unit(const struct lk_codec *codec, enum lk_side side) {
+    return side == LK_V ? codec->group : 8;
+}
+
 static const char *kivi_reject_reason(const struct lk_codec *codec, enum lk_side side, int d_head) {
     if (codec->bits != 2 && codec->bits != 4) return "kivi must have 2 or 4 bits";
     if (codec->group != 32 && codec->group != 64 && codec->group != 128)
@@ -143,9 +147,10 @@ static void kivi_decode(const struct lk_part *part, const void *head, int row0, 
     }
 }
 
-const struct lk_codec_ops lk_kivi_ops = {
+const struct lk_coding_ops lk_kivi_ops = {
     .block_rows = kivi_block_rows,
     .row_wise = kivi_row_wise,
+    .unit = kivi_unit,
     .reject_reason = kivi_reject_reason,
     .head_bytes = kivi_head_bytes,
     .scale_bytes = kivi_scale_bytes,

@@ -24,7 +24,7 @@
 #include "codec/bitplanes.h"
 #include "codec/ops.h"
 
-extern const struct lk_codec_ops lk_kivi_ops;
+extern const struct lk_coding_ops lk_kivi_ops;
 
 /* The tile that holds row `row` of a block. */
 static inline const void *lk_kivi_tile(const struct lk_codec *codec, const void *head, int d_head,

@@ -5,11 +5,13 @@
 #include "codec/codec.h"
 
 /* See the functions of the same names in codec.h. */
-struct lk_codec_ops {
+struct lk_coding_ops {
     /* NULL: LK_TILE */
     int (*block_rows)(const struct lk_codec *codec, enum lk_side side);
     /* NULL: always */
     bool (*row_wise)(const struct lk_codec *codec, enum lk_side side);
+    /* NULL: 8 */
+    int (*unit)(const struct lk_codec *codec, enum lk_side side);
     /* NULL: any d_head that codec.c accepts */
     const char *(*reject_reason)(const struct lk_codec *codec, enum lk_side side, int d_head);
     /* before rounding up to 32 */

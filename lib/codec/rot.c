@@ -304,7 +304,7 @@ static void rot_decode(const struct lk_part *part, const void *head, int row0, i
     }
 }
 
-const struct lk_codec_ops lk_rot_ops = {
+const struct lk_coding_ops lk_rot_ops = {
     .row_wise = rot_row_wise,
     .reject_reason = rot_reject_reason,
     .head_bytes = rot_head_bytes,

@@ -23,7 +23,7 @@
 #include "codec/bitplanes.h"
 #include "codec/ops.h"
 
-extern const struct lk_codec_ops lk_rot_ops;
+extern const struct lk_coding_ops lk_rot_ops;
 
 /* A codebook. Code i stands for (table[i] - top / 2) * unit * rms of the row. */
 struct lk_rot_codebook {

@@ -32,7 +32,7 @@ lk_accumulate_fn lk_asym_accumulate, lk_decoded_accumulate;
 /* Their places in a table. */
 #define LK_COMPOSED_CODINGS                                                                        \
     [LK_ASYM] = {lk_asym_score, lk_asym_score, lk_asym_accumulate, lk_asym_accumulate},            \
-    [LK_KVQUANT] = LK_DECODED, [LK_KVARN] = LK_DECODED
+    [LK_ADDED] = LK_DECODED
 #define LK_DECODED                                                                                 \
     { lk_decoded_score, lk_decoded_score, lk_decoded_accumulate, lk_decoded_accumulate }
 

@@ -7,7 +7,6 @@
 #include "codec/half.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
-#include "codec/kvquant.h"
 #include "codec/ops.h"
 #include "kernels/vec8_cells.h"
 #include "kernels/vec8_rot.h"
@@ -184,7 +183,6 @@ LK_ALWAYS_INLINE void lk_vec8_quantize_asym(int bits, int width, const lk_f32x8 
     }
 }
 
-/* Not for HQQ. */
 LK_ALWAYS_INLINE void lk_vec8_encode_asym(const struct lk_part *part, void *head, int row0, int n,
                                           const float *x, size_t stride) {
     const struct lk_codec *codec = part->codec;
@@ -226,40 +224,6 @@ LK_ALWAYS_INLINE void lk_vec8_encode_asym(const struct lk_part *part, void *head
     }
 }
 
-/* ---- kvquant ---- */
-
-/* Reconstruct the LK_TILE rows from row0 on. */
-LK_ALWAYS_INLINE void lk_vec8_decode_kvquant(const struct lk_part *part, const void *head, int row0,
-                                             float *x, size_t stride) {
-    struct lk_kvquant_block b = lk_kvquant_arrays(part, head);
-    int d = part->d_head, bits = part->codec->bits;
-    lk_u32x8 cell[LK_MAX_D_HEAD], swapped[LK_MAX_D_HEAD];
-    float level[LK_KVQUANT_LEVELS], range[LK_MAX_D_HEAD], min[LK_MAX_D_HEAD];
-    for (int k = 0; k < LK_KVQUANT_LEVELS; k++) level[k] = (float)b.level[k];
-    lk_vec8_unpack_cells(bits, d, lk_kvquant_tile(part->codec, head, d, row0), cell);
-    if (part->side == LK_V) lk_vec8_reorder_cells(d, cell, swapped, LK_K);
-    const uint8_t *code = (const uint8_t *)(part->side == LK_V ? swapped : cell);
-    int first = part->side == LK_V ? row0 : 0, n = part->side == LK_V ? LK_TILE : d;
-    for (int v = 0; v < n; v++) {
-        range[v] = lk_f16_to_f32(b.range[first + v]) * (1.0f / 255);
-        min[v] = lk_f16_to_f32(b.min[first + v]);
-    }
-    for (int t = 0; t < LK_TILE; t++)
-        for (int c = 0; c < d; c += 4) {
-            const uint8_t *four = code + (c + t / 8) * 32 + t % 8 * 4;
-            for (int j = 0; j < 4; j++) {
-                int v = part->side == LK_V ? t : c + j;
-                x[t * stride + c + j] = min[v] + range[v] * level[four[j]];
-            }
-        }
-    for (int v = 0; v < n; v++)
-        for (int k = (first + v) * b.n_out; k < (first + v + 1) * b.n_out; k++) {
-            int t = part->side == LK_V ? v : b.index[k] - row0,
-                c = part->side == LK_V ? b.index[k] : v;
-            if (t >= 0 && t < LK_TILE && c < d) x[t * stride + c] = lk_f16_to_f32(b.outlier[k]);
-        }
-}
-
 /* ---- dispatch ---- */
 
 void lk_vec8_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
@@ -270,7 +234,7 @@ void lk_vec8_encode(const struct lk_part *part, void *head, int row0, int n, con
         encode_f16(part->d_head, (uint16_t *)head + (size_t)row0 * part->d_head, n, x, stride);
     } else if (codec->coding == LK_ROT)
         lk_vec8_encode_rot(part, head, row0, n, x, stride);
-    else if (codec->coding == LK_ASYM && !codec->hqq && !codec->clip)
+    else if (codec->coding == LK_ASYM)
         lk_vec8_encode_asym(part, head, row0, n, x, stride);
     else if (codec->coding == LK_KIVI && part->side == LK_K)
         lk_vec8_encode_kivi_k(part, head, x, stride);
@@ -288,8 +252,6 @@ void lk_vec8_decode(const struct lk_part *part, const void *head, int row0, int 
         decode_f16(part->d_head, lk_f16_row(head, part->d_head, row0), n, x, stride);
     else if (part->codec->coding == LK_ROT && n == LK_TILE)
         lk_vec8_decode_rot(part, head, x, stride);
-    else if (part->codec->coding == LK_KVQUANT && n == LK_TILE)
-        lk_vec8_decode_kvquant(part, head, row0, x, stride);
     else
         lk_codec_decode(part, head, row0, n, x, stride);
 }

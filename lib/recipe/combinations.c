@@ -1,6 +1,7 @@
 /* The table of combinations, and an example of each pair of features. */
 #include "recipe/combinations.h"
 
+#include "codec/added.h"
 #include "lowkey_serve.h"
 
 #include <stdio.h>
@@ -11,8 +12,8 @@
 enum {
     KEEPS = BIT(NEWEST) | BIT(RANDOM) | BIT(H2O) | BIT(TOVA),
     EVICTS = KEEPS | BIT(NONE),
-    CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(HQQ) | BIT(KVQUANT) |
-             BIT(KVARN) | BIT(LATENT) | BIT(LATENT_PRE),
+    CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(ADDED_ROWS) |
+             BIT(ADDED_BLOCKS) | BIT(LATENT) | BIT(LATENT_PRE),
 };
 
 static const char gaps[] =
@@ -21,11 +22,8 @@ static const char gaps[] =
 static const char residual[] =
     "rows are evicted, but a residual passes on K and V at different times: use 'window' instead";
 static const char whole_blocks[] =
-    "a block of kvquant has levels and outliers of all its rows, so a policy cannot replace one of "
+    "the rows of a block share what this codec stores of them, so a policy cannot replace one of "
     "them: use another codec";
-static const char block_scales[] =
-    "a block of kvarn has scales that all its rows share, so a policy cannot replace one of them: "
-    "use another codec";
 static const char groups[] = "latents belong to groups of heads: use 'heads' without latents";
 static const char absorb[] = "'absorb' needs evicted rows: add 'keep N by POLICY' or 'body: none'";
 static const char alibi[] =
@@ -68,14 +66,10 @@ static const struct lk_combination_rule rules[] = {
     {LK_FEATURE_RANDOM, LK_FEATURE_RESIDUAL, 0, residual},
     {LK_FEATURE_H2O, LK_FEATURE_RESIDUAL, 0, residual},
     {LK_FEATURE_TOVA, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_NEWEST, LK_FEATURE_KVQUANT, 0, whole_blocks},
-    {LK_FEATURE_RANDOM, LK_FEATURE_KVQUANT, 0, whole_blocks},
-    {LK_FEATURE_H2O, LK_FEATURE_KVQUANT, 0, whole_blocks},
-    {LK_FEATURE_TOVA, LK_FEATURE_KVQUANT, 0, whole_blocks},
-    {LK_FEATURE_NEWEST, LK_FEATURE_KVARN, 0, block_scales},
-    {LK_FEATURE_RANDOM, LK_FEATURE_KVARN, 0, block_scales},
-    {LK_FEATURE_H2O, LK_FEATURE_KVARN, 0, block_scales},
-    {LK_FEATURE_TOVA, LK_FEATURE_KVARN, 0, block_scales},
+    {LK_FEATURE_NEWEST, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
+    {LK_FEATURE_RANDOM, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
+    {LK_FEATURE_H2O, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
+    {LK_FEATURE_TOVA, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
     {LK_FEATURE_NONE, LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
      "'layers' sets codecs of the body, but the body is 'none'"},
     {LK_FEATURE_NONE, LK_FEATURE_HEADS, KEEPS | BIT(BODY),
@@ -119,9 +113,8 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_ROT] = "rot",
         [LK_FEATURE_KIVI] = "kivi",
         [LK_FEATURE_ASYM] = "asym",
-        [LK_FEATURE_HQQ] = "hqq",
-        [LK_FEATURE_KVQUANT] = "kvquant",
-        [LK_FEATURE_KVARN] = "kvarn",
+        [LK_FEATURE_ADDED_ROWS] = "added codec of rows",
+        [LK_FEATURE_ADDED_BLOCKS] = "added codec of blocks",
         [LK_FEATURE_LATENT] = "latent",
         [LK_FEATURE_LATENT_PRE] = "latent(pre)",
         [LK_FEATURE_SINK] = "sink",
@@ -155,14 +148,26 @@ const char *lk_feature_name(enum lk_feature f) {
 
 /* ---- examples ---- */
 
+/* A registered codec of blocks, or of rows. Without one, a word that no recipe may have. */
+static const char *added_example(bool blocks) {
+    const lk_codec_ops *ops;
+    for (size_t i = 0; (ops = lk_added_codec(i)); i++)
+        if ((ops->block_rows > 0) == blocks) return ops->example;
+    return "CODEC";
+}
+
 /* "k=... v=..." with the codecs among the features; rot4 if there are none. */
 static void print_codecs(lk_features f, char *buf, size_t cap) {
-    static const struct {
+    const struct {
         lk_features bit;
         const char *name;
-    } plain[] = {{BIT(F16), "f16"},          {BIT(INT8), "int8"},   {BIT(ROT), "rot4"},
-                 {BIT(KIVI), "kivi4"},       {BIT(ASYM), "asym4"},  {BIT(HQQ), "hqq4"},
-                 {BIT(KVQUANT), "kvquant4"}, {BIT(KVARN), "kvarn4"}};
+    } plain[] = {{BIT(F16), "f16"},
+                 {BIT(INT8), "int8"},
+                 {BIT(ROT), "rot4"},
+                 {BIT(KIVI), "kivi4"},
+                 {BIT(ASYM), "asym4"},
+                 {BIT(ADDED_ROWS), added_example(false)},
+                 {BIT(ADDED_BLOCKS), added_example(true)}};
     const char *side[2] = {NULL, NULL};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (f & plain[i].bit) side[side[0] != NULL] = plain[i].name;

@@ -16,10 +16,9 @@ enum lk_feature {
     LK_FEATURE_ROT,
     LK_FEATURE_KIVI,
     LK_FEATURE_ASYM,
-    LK_FEATURE_HQQ,
-    LK_FEATURE_KVQUANT,
-    LK_FEATURE_KVARN,
-    LK_FEATURE_LATENT, /* of V, or of K after RoPE */
+    LK_FEATURE_ADDED_ROWS,   /* by the program (lowkey_codec.h): packs each row by itself */
+    LK_FEATURE_ADDED_BLOCKS, /* packs blocks of rows */
+    LK_FEATURE_LATENT,       /* of V, or of K after RoPE */
     LK_FEATURE_LATENT_PRE,
     /* levels */
     LK_FEATURE_SINK,

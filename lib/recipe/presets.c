@@ -4,6 +4,8 @@
  * the body and the exact rows, because a single outlier channel of K uses up the range of int8. */
 #include "recipe/presets.h"
 
+#include "codec/added.h"
+
 #include <strings.h>
 
 static const struct {
@@ -17,16 +19,7 @@ static const struct {
      "KIVI at 4 bits: K per channel, V per token, in groups of 32", NULL},
     {"kivi-2", "body: kivi2; residual 128: f16",
      "KIVI at 2 bits: K per channel, V per token, in groups of 32", NULL},
-    {"hqq-4", "body: hqq4; residual 128: f16",
-     "HQQ at 4 bits: per token, in groups of 64, zero points by the half-quadratic solver", NULL},
-    {"hqq-2", "body: hqq2; residual 128: f16",
-     "HQQ at 2 bits: per token, in groups of 64, zero points by the half-quadratic solver", NULL},
     {"atom-4", "all: asym4", "Atom at 4 bits: a scale and a zero point per token and head", NULL},
-    {"kvquant-3", "sink 1: f16; body: kvquant3",
-     "KVQuant at 3 bits: levels by k-means, 1 % outliers, the first token exact; K after RoPE",
-     NULL},
-    {"kvarn-k4v2", "sink 128: f16; body: k=kvarn4 v=kvarn2",
-     "KVarN as published: K in 4 bits, V in 2, normalized by tiles of 128 tokens; 128 sinks", NULL},
     {"compressed", "sink 16(shift): f16; body: none; window 256: f16",
      "the baseline of Selective: only the first 16 and the newest 256 tokens, positions remapped",
      NULL},
@@ -62,12 +55,6 @@ static const struct {
      "--method palu"},
     {"palu-rot", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
      "as palu with our codec: half of the components in 3 bits", "--method palu"},
-    {"oscar-2",
-     "sink 64: f16; body: k=latent100%+asym2(hadamard,clip96) "
-     "v=latent100%+asym2(hadamard,clip92); "
-     "window 256: f16",
-     "OSCAR: 2 bits, rotated by what queries and attention use; 64 sinks and 256 tokens exact",
-     "--method oscar"},
     {"tale", "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4",
      "TALE: K as in KIVI, V at full rank while new and at half rank later", "--method tale"},
 };
@@ -75,9 +62,19 @@ static const struct {
 enum { N_PRESET = sizeof presets / sizeof presets[0] };
 
 bool lk_recipe_preset(size_t i, lk_preset *out) {
-    if (i >= N_PRESET) return false;
-    *out = (lk_preset){presets[i].name, presets[i].text, presets[i].note, presets[i].compress, 0};
-    return true;
+    const lk_codec_ops *ops;
+    if (i < N_PRESET) {
+        *out =
+            (lk_preset){presets[i].name, presets[i].text, presets[i].note, presets[i].compress, 0};
+        return true;
+    }
+    i -= N_PRESET;
+    for (size_t k = 0; (ops = lk_added_codec(k)); i -= (size_t)ops->n_preset, k++)
+        if (i < (size_t)ops->n_preset) {
+            *out = ops->preset[i];
+            return true;
+        }
+    return false;
 }
 
 static bool is_name(const char *preset, const char *name, size_t len) {
@@ -85,11 +82,12 @@ static bool is_name(const char *preset, const char *name, size_t len) {
 }
 
 struct lk_named_recipe lk_preset_find(const char *name, size_t len) {
-    for (size_t i = 0; i < N_PRESET; i++)
-        if (is_name(presets[i].name, name, len))
-            return (struct lk_named_recipe){presets[i].name, presets[i].text};
-    lk_preset tuned;
-    for (size_t i = 0; lk_recipe_tuned(i, &tuned); i++)
-        if (is_name(tuned.name, name, len)) return (struct lk_named_recipe){tuned.name, tuned.text};
+    lk_preset preset;
+    for (size_t i = 0; lk_recipe_preset(i, &preset); i++)
+        if (is_name(preset.name, name, len))
+            return (struct lk_named_recipe){preset.name, preset.text};
+    for (size_t i = 0; lk_recipe_tuned(i, &preset); i++)
+        if (is_name(preset.name, name, len))
+            return (struct lk_named_recipe){preset.name, preset.text};
     return (struct lk_named_recipe){NULL, NULL};
 }

@@ -38,12 +38,12 @@
  *   LATENTS  := 'latent' [ N '%' ] [ '(pre)' ]    coordinates in the sidecar's basis: N percent of
  *                                   the rank (default: the sidecar's recommendation), in f16
  *                                   unless a NAME follows. pre: of K before RoPE
- *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8 | asym2 .. asym8 | hqq2 .. hqq4
- *             | kvquant2 .. kvquant4 | kvarn2 .. kvarn8
- *   OPTION   := g32 | g64 | g128      group size: kivi (default g32), hqq (default g64), and asym
+ *   NAME     := f16 | int8 | kivi2 | kivi4 | rot1 .. rot8 | asym2 .. asym8
+ *             | ADDED               a codec that the program registered (lowkey_codec.h), with
+ *                                   options of its own
+ *   OPTION   := g32 | g64 | g128      group size: kivi (default g32) and asym
  *                                   (default: the whole row is one group)
  *             | hadamard              asym: rotate the row before it is quantized
- *             | clip50 .. clip99      asym: clamp values to a percentile of the group's magnitudes
  *             | mean | nomean         rot: center (default: K yes, V no)
  *             | sigma | nosigma       rot: equalize (default: K yes, V no)
  *             | lloyd | uniform       rot: codebook (default: lloyd for 2 to 4 bits)

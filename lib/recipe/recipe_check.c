@@ -122,8 +122,7 @@ static lk_status check_aging(const struct lk_level_spec *level, int n_level,
  * domain. */
 static bool fit_together(const struct lk_codec *a, const struct lk_codec *b, enum lk_side side) {
     return a->coding == b->coding && !a->projection && !b->projection && a->mean == b->mean &&
-           a->group == b->group && a->hqq == b->hqq && a->clip == b->clip &&
-           lk_codec_same_domain(a, b) &&
+           a->group == b->group && a->added == b->added && lk_codec_same_domain(a, b) &&
            lk_codec_block_rows(a, side) == lk_codec_block_rows(b, side);
 }
 
@@ -218,11 +217,10 @@ static enum lk_feature coding_feature(const struct lk_codec *codec) {
     case LK_INT8: return LK_FEATURE_INT8;
     case LK_KIVI: return LK_FEATURE_KIVI;
     case LK_ROT: return LK_FEATURE_ROT;
-    case LK_ASYM: return codec->hqq ? LK_FEATURE_HQQ : LK_FEATURE_ASYM;
-    case LK_KVQUANT: return LK_FEATURE_KVQUANT;
-    case LK_KVARN: return LK_FEATURE_KVARN;
+    case LK_ASYM: return LK_FEATURE_ASYM;
+    case LK_ADDED: break;
     }
-    return LK_FEATURE_F16; /* not reached: the compiler checks that all codings are named */
+    return lk_codec_row_wise(codec, LK_K) ? LK_FEATURE_ADDED_ROWS : LK_FEATURE_ADDED_BLOCKS;
 }
 
 static void add_codec(struct found *found, const struct lk_codec *codec, size_t place) {

@@ -1,11 +1,18 @@
 /* Parser of codecs in a recipe. */
 #include "recipe/recipe_codec.h"
 
+#include "codec/added.h"
+
+#include <stdio.h>
 #include <string.h>
 
-const char lk_recipe_codec_names[] = "f16, int8, kivi2, kivi4, rot1 to rot8, asym2 to asym8, "
-                                     "hqq2 to hqq4, kvquant2 to kvquant4, kvarn2 to kvarn8, "
-                                     "or latent";
+void lk_recipe_codec_names(char *buf, size_t cap) {
+    const lk_codec_ops *ops;
+    int n = snprintf(buf, cap, "f16, int8, kivi2, kivi4, rot1 to rot8, asym2 to asym8");
+    for (size_t i = 0; (ops = lk_added_codec(i)) && n >= 0 && (size_t)n < cap; i++)
+        n += snprintf(buf + n, cap - (size_t)n, ", %s", ops->words);
+    if (n >= 0 && (size_t)n < cap) snprintf(buf + n, cap - (size_t)n, ", or latent");
+}
 
 static const char latent[] = "latent";
 
@@ -45,16 +52,8 @@ static bool read_codec_name(const char *word, struct lk_codec *codec) {
         codec->coding = LK_ROT;
     } else if (read_bits(word, "asym", 2, 8, &codec->bits)) {
         codec->coding = LK_ASYM;
-    } else if (read_bits(word, "hqq", 2, 4, &codec->bits)) {
-        codec->coding = LK_ASYM;
-        codec->hqq = true;
-        codec->group = 64;
-    } else if (read_bits(word, "kvquant", 2, 4, &codec->bits)) {
-        codec->coding = LK_KVQUANT;
-    } else if (read_bits(word, "kvarn", 2, 8, &codec->bits)) {
-        codec->coding = LK_KVARN;
     } else {
-        return false;
+        return lk_added_parse(word, codec);
     }
     return true;
 }
@@ -66,19 +65,10 @@ bool lk_recipe_names_codec(const char *word) {
     return read_codec_name(word, &unused);
 }
 
-/* "clip50" to "clip99". */
-static bool read_clip(const char *word, uint8_t *percentile) {
-    if (strncmp(word, "clip", 4) != 0 || word[4] < '5' || word[4] > '9' || word[5] < '0' ||
-        word[5] > '9' || word[6])
-        return false;
-    *percentile = (uint8_t)(10 * (word[4] - '0') + word[5] - '0');
-    return true;
-}
-
 /* Options of kivi and asym. */
 static lk_status apply_group_option(struct lk_scan *scan, const char *word, size_t at,
                                     struct lk_codec *codec, bool *group_given) {
-    bool asym = codec->coding == LK_ASYM && !codec->hqq;
+    bool asym = codec->coding == LK_ASYM;
     unsigned group = strcmp(word, "g32") == 0    ? 32
                      : strcmp(word, "g64") == 0  ? 64
                      : strcmp(word, "g128") == 0 ? 128
@@ -88,21 +78,24 @@ static lk_status apply_group_option(struct lk_scan *scan, const char *word, size
         codec->hadamard = true;
         return LK_OK;
     }
-    uint8_t clip = 0;
-    if (asym && read_clip(word, &clip)) {
-        if (codec->clip) return lk_scan_fail(scan, at, false, "clip is given twice");
-        codec->clip = clip;
-        return LK_OK;
-    }
     if (!group)
         return lk_scan_fail(scan, at, true, "expected an option of %s (g32, g64%s)",
-                            asym         ? "asym"
-                            : codec->hqq ? "hqq"
-                                         : "kivi",
-                            asym ? ", g128, hadamard or clip50 to clip99" : " or g128");
+                            asym ? "asym" : "kivi", asym ? ", g128 or hadamard" : " or g128");
     if (*group_given) return lk_scan_fail(scan, at, false, "the group size is given twice");
     codec->group = (uint16_t)group;
     *group_given = true;
+    return LK_OK;
+}
+
+/* The option of a codec that was added. */
+static lk_status apply_added_option(struct lk_scan *scan, const char *word, size_t at,
+                                    struct lk_codec *codec) {
+    const lk_codec_ops *ops = lk_added_codec(codec->added);
+    lk_codec_param param = {.bits = codec->bits, .option = codec->group};
+    if (!ops->parse_option(word, &param))
+        return lk_scan_fail(scan, at, true, "expected an option of %s (%s)", ops->name,
+                            ops->options);
+    codec->group = param.option;
     return LK_OK;
 }
 
@@ -116,6 +109,7 @@ static lk_status apply_option(struct lk_scan *scan, const char *word, size_t at,
                    {&w->sigma, {"nosigma", "sigma"}},
                    {&w->levels, {"uniform", "lloyd", "trellis"}}};
 
+    if (w->codec.coding == LK_ADDED) return apply_added_option(scan, word, at, &w->codec);
     if (w->codec.coding != LK_ROT)
         return apply_group_option(scan, word, at, &w->codec, group_given);
     for (int i = 0; i < 3; i++)
@@ -169,14 +163,17 @@ static lk_status read_coding(struct lk_scan *scan, const char *expected, struct 
     struct lk_codec named;
     size_t at = lk_scan_next(scan);
     lk_scan_word(scan, word);
-    if (!read_codec_name(word, &named))
-        return lk_scan_fail(scan, at, true, "expected %s (%s)", expected, lk_recipe_codec_names);
+    if (!read_codec_name(word, &named)) {
+        char names[256];
+        lk_recipe_codec_names(names, sizeof names);
+        return lk_scan_fail(scan, at, true, "expected %s (%s)", expected, names);
+    }
     named.projection = w->codec.projection;
     named.share = w->codec.share;
     w->codec = named;
     if (!lk_scan_accept(scan, '(')) return LK_OK;
     bool plain = w->codec.coding == LK_F16 || w->codec.coding == LK_INT8 ||
-                 w->codec.coding == LK_KVQUANT || w->codec.coding == LK_KVARN;
+                 (w->codec.coding == LK_ADDED && !lk_added_codec(w->codec.added)->options);
     if (plain) return lk_scan_fail(scan, scan->at - 1, false, "%s has no options", word);
     bool group_given = false;
     do {

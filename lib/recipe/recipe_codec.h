@@ -8,8 +8,8 @@
 /* Whether a codec can start with this word. */
 bool lk_recipe_names_codec(const char *word);
 
-/* The names of all codecs, for messages. Static. */
-extern const char lk_recipe_codec_names[];
+/* Write the names of all codecs, for messages. */
+void lk_recipe_codec_names(char *buf, size_t cap);
 
 /* Read CODEC | 'k=' CODEC 'v=' CODEC, in either order, into side[LK_K] and side[LK_V]. */
 lk_status lk_recipe_read_codecs(struct lk_scan *scan, struct lk_codec side[2]);

@@ -2,6 +2,7 @@
 #include "recipe/recipe_suggest.h"
 
 #include "base/closest.h"
+#include "codec/added.h"
 #include "recipe/presets.h"
 
 #include <string.h>
@@ -9,16 +10,14 @@
 
 /* Of equally close names the first is taken. */
 static const char *const codec_name[] = {
-    "f16",    "int8",   "kivi4",  "kivi2",  "rot8",   "rot7",     "rot6",     "rot5",     "rot4",
-    "rot3",   "rot2",   "rot1",   "latent", "asym4",  "asym3",    "asym2",    "asym8",    "asym5",
-    "asym6",  "asym7",  "hqq4",   "hqq2",   "hqq3",   "kvquant4", "kvquant3", "kvquant2", "kvarn4",
-    "kvarn3", "kvarn2", "kvarn8", "kvarn5", "kvarn6", "kvarn7"};
+    "f16",  "int8", "kivi4",  "kivi2", "rot8",  "rot7",  "rot6",  "rot5",  "rot4",  "rot3",
+    "rot2", "rot1", "latent", "asym4", "asym3", "asym2", "asym8", "asym5", "asym6", "asym7"};
 
 static const char *const keyword[] = {
     "sink",    "body",   "keep",   "all",     "recent", "window",   "residual", "layers", "heads",
     "absorb",  "eager",  "read",   "skip",    "none",   "shift",    "first",    "last",   "less",
     "mean",    "nomean", "sigma",  "nosigma", "lloyd",  "uniform",  "g32",      "g64",    "g128",
-    "context", "random", "newest", "h2o",     "tova",   "hadamard", "clip96",   "trellis"};
+    "context", "random", "newest", "h2o",     "tova",   "hadamard", "trellis"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {
@@ -53,13 +52,7 @@ static const struct {
     {"turbo2", "best-2 has about its size"},
     {"int2", "best-2 has about its size"},
     {"kivi", "use kivi-4 or kivi-2"},
-    {"hqq", "use hqq-4 or hqq-2"},
-    {"kvquant", "use kvquant-3"},
-    {"kvarn", "use kvarn-k4v2"},
-    {"kvarn_k4v2_g128", "use kvarn-k4v2"},
-    {"oscar", "use oscar-2, which needs a sidecar"},
     {"atom", "use atom-4"},
-    {"nuq3", "kvquant-3 has non-uniform levels"},
     {"best", "use best-4, best-3 or best-2"},
     {"default", "use best-4"},
     {"none", "use f16"},
@@ -73,6 +66,12 @@ enum {
     N_CACHE_TYPE = sizeof cache_type / sizeof cache_type[0],
 };
 
+static void offer_codecs(struct lk_closest *close) {
+    const lk_codec_ops *ops;
+    for (size_t i = 0; i < N_CODEC; i++) lk_closest_offer(close, codec_name[i]);
+    for (size_t i = 0; (ops = lk_added_codec(i)); i++) lk_closest_offer(close, ops->example);
+}
+
 lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size_t len) {
     char text[64];
     struct lk_closest close = {.word = name, .len = len};
@@ -84,7 +83,7 @@ lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size
     lk_preset preset;
     for (size_t i = 0; lk_recipe_preset(i, &preset); i++) lk_closest_offer(&close, preset.name);
     for (size_t i = 0; lk_recipe_tuned(i, &preset); i++) lk_closest_offer(&close, preset.name);
-    for (size_t i = 0; i < N_CODEC; i++) lk_closest_offer(&close, codec_name[i]);
+    offer_codecs(&close);
     if (close.name)
         return lk_fail(scan->err, LK_E_FORMAT, "'%s' is not a recipe: did you mean %s?", text,
                        close.name);
@@ -96,7 +95,7 @@ lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size
 
 const char *lk_recipe_closest_word(const char *word, size_t len) {
     struct lk_closest close = {.word = word, .len = len};
-    for (size_t i = 0; i < N_CODEC; i++) lk_closest_offer(&close, codec_name[i]);
+    offer_codecs(&close);
     for (size_t i = 0; i < N_KEYWORD; i++) lk_closest_offer(&close, keyword[i]);
     return close.name && close.distance > 0 ? close.name : NULL;
 }

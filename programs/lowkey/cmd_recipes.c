@@ -91,10 +91,11 @@ static int list_presets(void) {
           "  eager               rows are projected and encoded before any query attends\n"
           "  read N%             decoding reads the N% of tiles that promise most attention;\n"
           "Codecs\n"
-          "  f16, int8, kivi2 and kivi4 (g32, g64, g128), kvquant2 to kvquant4,\n"
-          "  kvarn2 to kvarn8,\n"
-          "  asym2 to asym8 (g32, g64, g128, hadamard, clip96), hqq2 to hqq4 (g32, g64, g128),\n"
+          "  f16, int8, kivi2 and kivi4 (g32, g64, g128),\n"
+          "  asym2 to asym8 (g32, g64, g128, hadamard),\n"
           "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform, trellis);\n"
+          "  of other projects: hqq2 to hqq4 (g32, g64, g128), kvquant2 to kvquant4,\n"
+          "  kvarn2 to kvarn8, oscar2 to oscar4 (clip96), nf4;\n"
           "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
           stdout);
     return STATUS_OK;

@@ -3,7 +3,7 @@
 #include "command_table.h"
 #include "help.h"
 #include "interrupt.h"
-#include "lowkey.h"
+#include "lowkey_lab.h"
 #include "man_page.h"
 #include "output.h"
 #include "ranks.h"
@@ -83,6 +83,8 @@ int main(int argc, char **argv) {
         return print_error("unknown option '%s'; expected a command first: see 'lowkey help'",
                            name);
     if (!command) return print_unknown_command(name);
+    lk_err err = {0};
+    if (lk_baselines_register(&err)) return print_error("%s", err.msg);
     struct ranks *ranks;
     int status = ranks_join(&ranks);
     if (!status) status = ranks_run(ranks, command, argc - 1, argv + 1);

@@ -74,19 +74,22 @@ const struct man_section man_sections[N_MAN_SECTIONS] = {
           "AVX-512."},
          {"`asym2` to `asym8`",
           "Palu's quantizer: uniform levels with a scale and a zero point per token. Options: "
-          "`hadamard` rotates the row first; `clip50` to `clip99` clamps values to that percentile "
-          "of "
-          "a group's magnitudes; `g32`, `g64` or `g128` gives each group of channels "
+          "`hadamard` rotates the row first; `g32`, `g64` or `g128` gives each group of channels "
           "a scale of its own."},
          {"`hqq2` to `hqq4`",
           "HQQ: as `asym` in groups (`g32`, `g64`, the default, or `g128`), with zero points by "
           "the half-quadratic solver. Encoding is slow."},
          {"`kvquant2` to `kvquant4`",
           "KVQuant: levels by k-means for blocks of 128 tokens, K per channel and V per token, and "
-          "about 1 % of the values apart as outliers. Attention is slow."},
+          "about 1 % of the values apart as outliers."},
          {"`kvarn2` to `kvarn8`",
           "KVarN: blocks of 128 tokens, rotated, with the variances of tokens and channels "
-          "normalized. Attention is slow."},
+          "normalized."},
+         {"`oscar2` to `oscar4`, `nf4`",
+          "OSCAR: as `asym(hadamard)`; `clip50` to `clip99` clamps values to that percentile of a "
+          "row's magnitudes. NF4: levels of a Gaussian, in groups of 64 channels. Like `hqq`, "
+          "`kvquant` and `kvarn` they are there to compare with: attention decodes the rows "
+          "first."},
          {"`latent`, `latentN%`",
           "Low-rank coordinates in the basis of a sidecar, see `lowkey compress`: as many as the "
           "sidecar recommends, or N percent of the channels. `latent50%+rot3` quantizes them; "

@@ -23,6 +23,7 @@ def _library_path() -> str:
 
 
 lib: Any = ffi.dlopen(_library_path())
+lib.lk_baselines_register(ffi.NULL)  # recipes may name the codecs that the papers are compared with
 
 EVAL_MAX: int = lib.LK_EVAL_MAX
 

@@ -5,6 +5,7 @@
 #include "cache/k_up.h"
 #include "cache/project.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_basis.h"
 
 #include <math.h>
@@ -753,6 +754,7 @@ static void test_alibi_slopes(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference_kernels), cmocka_unit_test(test_fastest_kernels),
         cmocka_unit_test(test_slower_kernels),    cmocka_unit_test(test_prompts),

@@ -3,6 +3,7 @@
 #include "attention/attention.h"
 #include "cache/cache.h"
 #include "support.h"
+#include "support_baselines.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -173,6 +174,7 @@ static void test_bytes(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_codec),
                                        cmocka_unit_test(test_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);

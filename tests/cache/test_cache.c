@@ -2,6 +2,7 @@
  * prepared steps allocate nothing, and a failed allocation is only an error. */
 #include "cache/cache.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_kv.h"
 
 #include <math.h>
@@ -421,6 +422,7 @@ static void test_prompt_without_memory(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_keep_their_order),
         cmocka_unit_test(test_counts_predict_moves),

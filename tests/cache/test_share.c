@@ -3,6 +3,7 @@
 #include "cache/cache.h"
 #include "cache/equalizer.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_basis.h"
 
 #include <pthread.h>
@@ -434,6 +435,7 @@ static void test_limits(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sharing_changes_nothing),
         cmocka_unit_test(test_reserved_rows_allocate_nothing),

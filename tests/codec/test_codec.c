@@ -6,15 +6,15 @@
 #include "codec/half.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
-#include "codec/kvarn.h"
-#include "codec/kvquant.h"
 #include "codec/rot.h"
+#include "support_baselines.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +57,25 @@ static struct lk_part part_of(const struct variant *v, int d_head, const float *
     return (struct lk_part){&v->codec, v->side, d_head, v->rows, v->codec.sigma ? sigma : NULL};
 }
 
+/* A codec of lab/baselines as a recipe names it. */
+static struct lk_codec added_variant(const char *text) {
+    char word[32];
+    size_t n = strcspn(text, "(");
+    snprintf(word, sizeof word, "%.*s", (int)n, text);
+    struct lk_codec codec = baseline_codec(word);
+    lk_codec_param param = {.bits = codec.bits};
+    if (!text[n]) return codec;
+    snprintf(word, sizeof word, "%.*s", (int)strlen(text + n) - 2, text + n + 1);
+    assert_true(lk_added_codec(codec.added)->parse_option(word, &param));
+    codec.group = param.option;
+    return codec;
+}
+
 static size_t all_variants(struct variant *out) {
+    static const char *const added[] = {"hqq2",     "hqq3(g32)",      "hqq4(g128)", "kvquant2",
+                                        "kvquant3", "kvquant4",       "kvarn2",     "kvarn3",
+                                        "kvarn5",   "kvarn8",         "oscar2",     "oscar3",
+                                        "oscar4",   "oscar2(clip96)", "nf4"};
     size_t n = 0;
     for (int side = LK_K; side <= LK_V; side++) {
         struct lk_codec f16 = {.coding = LK_F16, .bits = 16}, int8 = {.coding = LK_INT8, .bits = 8};
@@ -70,22 +88,17 @@ static size_t all_variants(struct variant *out) {
                 out[n++] = (struct variant){kivi, side, side == LK_K ? group : LK_TILE};
             }
         for (int bits = 2; bits <= 8; bits++)
-            for (int flags = 0; flags < 16; flags++) {
+            for (int flags = 0; flags < 8; flags++) {
                 static const uint16_t groups[] = {0, 32, 64, 128};
                 struct lk_codec asym = {.coding = LK_ASYM,
                                         .bits = bits,
-                                        .group = groups[flags / 4],
-                                        .hadamard = flags & 1,
-                                        .hqq = flags & 2};
+                                        .group = groups[flags / 2],
+                                        .hadamard = flags & 1};
                 out[n++] = (struct variant){asym, side, LK_TILE};
             }
-        for (int bits = 2; bits <= 4; bits++) {
-            struct lk_codec kvquant = {.coding = LK_KVQUANT, .bits = bits};
-            out[n++] = (struct variant){kvquant, side, LK_KVQUANT_ROWS};
-        }
-        for (int bits = 2; bits <= 8; bits++) {
-            struct lk_codec kvarn = {.coding = LK_KVARN, .bits = bits};
-            out[n++] = (struct variant){kvarn, side, LK_KVARN_ROWS};
+        for (size_t i = 0; i < sizeof added / sizeof *added; i++) {
+            struct lk_codec codec = added_variant(added[i]);
+            out[n++] = (struct variant){codec, side, lk_codec_block_rows(&codec, side)};
         }
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
@@ -211,13 +224,6 @@ static void sizes_are_exact_and_not_exceeded(void **state) {
             if (v->codec.coding == LK_ROT) assert_int_equal(scales, 64 + (v->codec.mean ? d : 0));
             if (v->codec.coding == LK_ASYM)
                 assert_int_equal(scales, 128 * (v->codec.group ? d / v->codec.group : 1));
-            if (v->codec.coding == LK_KVQUANT) { /* f16: range, minimum; outliers 4 bytes */
-                int n_vector = v->side == LK_K ? d : 128,
-                    n_out = v->side == LK_V && d == 256 ? 3 : 1;
-                assert_int_equal(scales, 16 + n_vector * (4 + 4 * n_out));
-            }
-            if (v->codec.coding == LK_KVARN) /* f16: scale, minimum; of the other axis */
-                assert_int_equal(scales, v->side == LK_K ? 4 * d + 256 : 512 + 2 * d);
             struct lk_part part = part_of(v, d, sigma);
             memset(mem, 0xa5, sizeof mem);
             lk_codec_encode(&part, mem + GUARD, 0, v->rows, x, d);

@@ -8,6 +8,7 @@
 #include "recipe/recipe_check.h"
 #include "sidecar/sidecar_write.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_basis.h"
 #include "support_model.h"
 #include "tiny_presets.h"
@@ -456,6 +457,7 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);

@@ -2,6 +2,7 @@
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_model.h"
 #include "support_oracle.h"
 
@@ -474,6 +475,7 @@ static void test_misuse(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);

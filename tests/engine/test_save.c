@@ -5,6 +5,7 @@
 #include "engine/session_save.h"
 #include "engine/session_state.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_model.h"
 #include "support_session.h"
 
@@ -526,6 +527,7 @@ static void test_long_rope(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     int fd = mkstemp(path);
     if (fd < 0) return 1;
     close(fd);

@@ -1,6 +1,7 @@
 /* Fuzz target: a text either gives one line of error, or it parses, and then its normalized text
  * parses to the same recipe. */
 #include "recipe/recipe_levels.h"
+#include "support_baselines.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static bool same_codec(const struct lk_codec *a, const struct lk_codec *b) {
     return a->coding == b->coding && a->bits == b->bits && a->group == b->group &&
            a->mean == b->mean && a->sigma == b->sigma && a->lloyd == b->lloyd &&
-           a->trellis == b->trellis && a->hadamard == b->hadamard && a->hqq == b->hqq &&
+           a->trellis == b->trellis && a->hadamard == b->hadamard && a->added == b->added &&
            a->projection == b->projection && a->share == b->share;
 }
 
@@ -44,6 +45,7 @@ static bool same_recipe(const lk_recipe *a, const lk_recipe *b) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    register_baselines();
     char *text = malloc(size + 1);
     if (!text) return 0;
     if (size) memcpy(text, data, size);

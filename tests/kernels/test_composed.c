@@ -1,4 +1,5 @@
 /* Kernels that are composed of others: long runs over several blocks, against the reference. */
+#include "support_baselines.h"
 #include "test_kernels.h"
 
 enum { D = 64, MAX_ROWS = 1280, MAX_BLOCK = MAX_ROWS / LK_TILE, N_Q = 19 };
@@ -58,14 +59,13 @@ static double error_of(const struct lk_kernels *kernels, struct lk_rows rows, en
 
 static void long_runs(void **state) {
     (void)state;
-    static const struct lk_codec codecs[] = {
-        {.coding = LK_ASYM, .bits = 2, .group = 32, .hadamard = true},
-        {.coding = LK_ASYM, .bits = 4, .group = 64, .hqq = true},
-        {.coding = LK_ASYM, .bits = 6, .group = 32},
-        {.coding = LK_ASYM, .bits = 3},
-        {.coding = LK_KVQUANT, .bits = 2},
-        {.coding = LK_KVQUANT, .bits = 4},
-        {.coding = LK_KVARN, .bits = 3}};
+    const struct lk_codec codecs[] = {{.coding = LK_ASYM, .bits = 2, .group = 32, .hadamard = true},
+                                      {.coding = LK_ASYM, .bits = 4, .group = 64},
+                                      {.coding = LK_ASYM, .bits = 6, .group = 32},
+                                      {.coding = LK_ASYM, .bits = 3},
+                                      baseline_codec("kvquant2"),
+                                      baseline_codec("kvquant4"),
+                                      baseline_codec("kvarn3")};
     static const int runs[][2] = {{0, 1}, {32, 31}, {96, 97}, {128, 512}, {64, 1153}, {0, 1280}};
     static void *block[MAX_BLOCK];
     for (int i = 0; i < MAX_ROWS * D; i++) x[i] = gaussian() + (i % D == 7 ? 3 : 0);

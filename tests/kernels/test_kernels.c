@@ -4,6 +4,7 @@
 #include "codec/hadamard.h"
 #include "kernels/composed.h"
 #include "support.h"
+#include "support_baselines.h"
 
 #include <stdlib.h>
 
@@ -25,8 +26,8 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  *   f16      rounding of floats only
  *   16 bits  within 2^-16 of the row's maximum, about 3e-5 of its rms: 1e-9. The unsigned codes of
  *            KIVI multiply that by their mean.
- *   halves   kvquant and kvarn are multiplied as half floats, whose rounding is 2.8e-4 of values of
- *            1.5 rms: 4e-8
+ *   halves   codecs without kernels are multiplied as half floats, whose rounding is 2.8e-4 of
+ *            values of 1.5 rms: 4e-8
  *   8 bits   queries for rot and asym of 1 to 4 bits, with AVX-512 of 1 to 5 bits: within
  *            max |q| / 254, uniformly distributed, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a
  *            maximum of 3 rms. Codes of 4 bits have an error of 1e-2 themselves, those of 5 bits
@@ -56,7 +57,7 @@ static bool is_coarse(const struct lk_kernels *kernels, const struct lk_codec *c
 static double limit_of(const struct lk_kernels *kernels, const struct lk_codec *codec,
                        enum lk_side side) {
     bool coarse = is_coarse(kernels, codec);
-    if (codec->coding == LK_KVQUANT || codec->coding == LK_KVARN) return 5e-8;
+    if (codec->coding == LK_ADDED) return 5e-8;
     if (codec->coding == LK_F16) return 1e-12;
     if (codec->coding == LK_KIVI) return 1e-8;
     if (coarse && side == LK_K) return 8e-5;
@@ -246,7 +247,7 @@ static void asym_agrees(void **state) {
                                             {.hadamard = true},
                                             {.group = 32},
                                             {.group = 128, .hadamard = true},
-                                            {.group = 64, .hqq = true}};
+                                            {.group = 64}};
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 8; bits++)
             for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
@@ -257,20 +258,13 @@ static void asym_agrees(void **state) {
             }
 }
 
-static void kvquant_agrees(void **state) {
+/* Of rows, of blocks, and of rows whose values may have any size. */
+static void added_codecs_agree(void **state) {
     (void)state;
+    static const char *const words[] = {"hqq4", "kvquant3", "kvarn2", "nf4"};
     for (int side = LK_K; side <= LK_V; side++)
-        for (int bits = 2; bits <= 4; bits++) {
-            struct lk_codec codec = {.coding = LK_KVQUANT, .bits = bits};
-            check_codec(&codec, side, lk_codec_block_rows(&codec, side));
-        }
-}
-
-static void kvarn_agrees(void **state) {
-    (void)state;
-    for (int side = LK_K; side <= LK_V; side++)
-        for (int bits = 2; bits <= 8; bits += 3) {
-            struct lk_codec codec = {.coding = LK_KVARN, .bits = bits};
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+            struct lk_codec codec = baseline_codec(words[i]);
             check_codec(&codec, side, lk_codec_block_rows(&codec, side));
         }
 }
@@ -653,8 +647,7 @@ int main(void) {
         cmocka_unit_test(int8_agrees),
         cmocka_unit_test(kivi_agrees),
         cmocka_unit_test(asym_agrees),
-        cmocka_unit_test(kvquant_agrees),
-        cmocka_unit_test(kvarn_agrees),
+        cmocka_unit_test(added_codecs_agree),
         cmocka_unit_test(rot_agrees),
         cmocka_unit_test(wide_rows_agree),
         cmocka_unit_test(runs_of_blocks),

@@ -79,9 +79,7 @@ static void set_parts(const struct plain_setting *set, int layer, int side,
     const struct plain_basis *basis = &set->basis[side == LK_V ? PLAIN_V
                                                   : level->pre ? PLAIN_KPRE
                                                                : PLAIN_K][layer];
-    bool grouped = (codec->coding == LK_KIVI && side == LK_V) ||
-                   (codec->coding == LK_ASYM && codec->group > 0);
-    int unit = grouped ? codec->group : 8;
+    int unit = lk_codec_unit(codec, side);
     level->basis = basis;
     level->n_part = basis->n_group;
     level->n_head = basis->width / m->d_head;

@@ -3,6 +3,7 @@
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "oracle_case.h"
+#include "support_baselines.h"
 #include "support_model.h"
 
 #include <setjmp.h>
@@ -194,6 +195,7 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
+    register_baselines();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_recipes)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

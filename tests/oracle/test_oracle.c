@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "oracle_case.h"
 #include "support.h"
+#include "support_baselines.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -279,6 +280,7 @@ static void print_totals(const struct totals *t, double seconds) {
 }
 
 int main(int argc, char **argv) {
+    register_baselines();
     struct options opts = {0};
     struct totals t = {0};
     uint64_t seed = 0, count = 0;

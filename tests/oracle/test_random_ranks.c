@@ -4,6 +4,7 @@
 #include "engine/session_state.h"
 #include "oracle_case.h"
 #include "support.h"
+#include "support_baselines.h"
 #include "support_cluster.h"
 #include "support_model.h"
 
@@ -116,6 +117,7 @@ static int tear_down(void **state) {
 }
 
 int main(int argc, char **argv) {
+    register_baselines();
     if (argc > 1) first_seed = strtoull(argv[1], NULL, 10);
     if (argc > 2) n_case = (int)strtol(argv[2], NULL, 10);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_recipes)};

@@ -8,7 +8,7 @@
  * Without --recipe every preset runs and, without a sidecar, the recipes below. --save writes the
  * session of the first model, --load continues such a session; both need --recipe. --share 4:
  * of the pairs of a model and a recipe a fourth runs, chosen by their names. */
-#include <lowkey.h>
+#include <lowkey_lab.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +174,9 @@ static const char *preset_name(size_t i) {
 }
 
 int main(int argc, char **argv) {
+#ifdef BASELINES /* the other version has them in the library */
+    if (lk_baselines_register(NULL)) return 1;
+#endif
     const char *sidecar = NULL, *recipe = NULL, *save = NULL, *load = NULL, *text = NULL;
     int a = 1, n_threads = 2;
     uint64_t share = 1;

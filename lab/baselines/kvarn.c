@@ -1,49 +1,83 @@
-/* Codec kvarn. Formulas and layout are in kvarn.h. */
-#include "codec/kvarn.h"
-
+/* KVarN ( Müller et al. 2026): Hadamard transform, variances normalized along both axes
+ * of a block, then plain rounding to 2 to 8 bits.
+ *
+ * A block has LK_KVARN_ROWS tokens, y = H x (hadamard.h). A vector is one channel of K over all
+ * rows of the block, or one row of V. Value i of vector v is divided by across[i] along[v], which
+ * alternating steps choose so that the values of each i, and those of each v, get the deviation 1:
+ *
+ *   across[i] *= deviation over all v of y[v][i] / (across[i] along[v])
+ *   along[v]  *= deviation over all i of y[v][i] / (across[i] along[v])
+ *
+ * Of LK_KVARN_STEPS steps the one is used that leaves the smallest imbalance: the largest deviation
+ * over the smallest one, added over both axes. Deviations are those of samples (n - 1), and
+ * logarithms of factors have the published code's limits, once the block as a whole has the
+ * deviation 1. (Published blocks are used as they are, whatever their deviation; with the lower
+ * limit, -0.3, lines whose values have a deviation below 0.74 are then not normalized.)
+ *
+ *   z = y / across                         along[v] is in the vector's range
+ *   scale[v] = (max z - min z) / (2^bits - 1),  code = round((z - min) / scale[v])
+ *   y ~ (scale[v] code + min[v]) across[i]
+ *
+ *   head: | tile 0 | ... | tile LK_KVARN_ROWS / LK_TILE - 1 |    codes, bitplanes.h
+ *         | scale: f16 [n_vector] | min: f16 [n_vector] | across: f16 [length] |
+ *
+ * The published code rounds with the ranges before they are stored; here codes are those of the
+ * stored numbers, which is closer. Encodes whole blocks only. */
+#include "baselines/baselines.h"
+#include "codec/bitplanes.h"
 #include "codec/hadamard.h"
 #include "codec/half.h"
+#include "codec/ops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Vectors of a block, and values of a vector. */
+static int kvarn_vectors(enum lk_side side, int d_head) {
+    return side == LK_K ? d_head : LK_KVARN_ROWS;
+}
+static int kvarn_length(enum lk_side side, int d_head) {
+    return side == LK_K ? LK_KVARN_ROWS : d_head;
+}
+
+/* The tile of codes that holds row `row` of a block. */
+static const void *kvarn_tile(const lk_codec_shape *shape, const void *head, int d_head, int row) {
+    return (const char *)head + row / LK_TILE * lk_bitplanes_bytes(shape->param.bits, d_head);
+}
+
+/* The scales. As many minima follow, and then across. */
+static const uint16_t *kvarn_scales(const lk_codec_shape *shape, const void *head, int d_head) {
+    return (const uint16_t *)kvarn_tile(shape, head, d_head, LK_KVARN_ROWS);
+}
 
 /* The published limits of a step's deviation, and of the logarithm of a factor. */
 static const float min_deviation = 1e-3f, max_deviation = 1e3f, min_log = -0.3f, max_log = 10;
 
 enum { MAX_AXIS = LK_KVARN_MAX_D_HEAD };
 
-static int kvarn_block_rows(const struct lk_codec *codec, enum lk_side side) {
-    (void)codec, (void)side;
-    return LK_KVARN_ROWS;
+static const char *kvarn_reject(const lk_codec_shape *shape) {
+    return shape->n_channel > LK_KVARN_MAX_D_HEAD
+               ? "kvarn cannot store rows of more than 1024 channels"
+               : NULL;
 }
 
-static bool kvarn_row_wise(const struct lk_codec *codec, enum lk_side side) {
-    (void)codec, (void)side;
-    return false;
+static size_t kvarn_scale_bytes(const lk_codec_shape *shape) {
+    return sizeof(uint16_t) * (2 * kvarn_vectors(lk_shape_side(shape), shape->n_channel) +
+                               kvarn_length(lk_shape_side(shape), shape->n_channel));
 }
 
-static const char *kvarn_reject_reason(const struct lk_codec *codec, enum lk_side side,
-                                       int d_head) {
-    (void)side;
-    if (codec->bits < 2 || codec->bits > 8) return "kvarn must have 2 to 8 bits";
-    return d_head > LK_KVARN_MAX_D_HEAD ? "kvarn cannot store rows of more than 1024 channels"
-                                        : NULL;
+static size_t kvarn_head_bytes(const lk_codec_shape *shape) {
+    return LK_KVARN_ROWS / LK_TILE * lk_bitplanes_bytes(shape->param.bits, shape->n_channel) +
+           kvarn_scale_bytes(shape);
 }
 
-static size_t kvarn_scale_bytes(const struct lk_part *part) {
-    return sizeof(uint16_t) * (2 * lk_kvarn_vectors(part->side, part->d_head) +
-                               lk_kvarn_length(part->side, part->d_head));
+static bool kvarn_parse(const char *word, lk_codec_param *param) {
+    return lk_parse_bits(word, "kvarn", 2, 8, param);
 }
 
-static size_t kvarn_head_bytes(const struct lk_part *part) {
-    return LK_KVARN_ROWS / LK_TILE * lk_bitplanes_bytes(part->codec->bits, part->d_head) +
-           kvarn_scale_bytes(part);
-}
-
-static void kvarn_print(const struct lk_codec *codec, enum lk_side side, char *buf, size_t cap) {
-    (void)side;
-    snprintf(buf, cap, "kvarn%d", codec->bits);
+static void kvarn_print(const lk_codec_param *param, char *buf, size_t cap) {
+    snprintf(buf, cap, "kvarn%d", param->bits);
 }
 
 /* ---- normalization ---- */
@@ -145,11 +179,12 @@ static float load_block(struct kvarn_block *b, int d, const float *x, size_t str
 
 /* ---- blocks ---- */
 
-static void kvarn_encode(const struct lk_part *part, void *head, int row0, int n, const float *x,
-                         size_t stride) {
-    int d = part->d_head, bits = part->codec->bits, vectors = part->side == LK_K;
-    int n_vector = lk_kvarn_vectors(part->side, d), length = lk_kvarn_length(part->side, d);
-    uint16_t *scale = (uint16_t *)lk_kvarn_scales(part->codec, head, d), *min = scale + n_vector,
+static void kvarn_encode(const lk_codec_shape *shape, void *head, int32_t row0, int32_t n,
+                         const float *x, size_t stride) {
+    int d = shape->n_channel, bits = shape->param.bits, vectors = lk_shape_side(shape) == LK_K;
+    int n_vector = kvarn_vectors(lk_shape_side(shape), d),
+        length = kvarn_length(lk_shape_side(shape), d);
+    uint16_t *scale = (uint16_t *)kvarn_scales(shape, head, d), *min = scale + n_vector,
              *across = min + n_vector;
     float lo[MAX_AXIS], hi[MAX_AXIS], divisor[MAX_AXIS], inverse[MAX_AXIS];
     float top = (float)((1 << bits) - 1);
@@ -183,22 +218,23 @@ static void kvarn_encode(const struct lk_part *part, void *head, int row0, int n
             float level = (b.y[t][c] - lo[v]) * inverse[v];
             code[c] = (uint8_t)lk_round_half_away(fminf(fmaxf(level, 0), top));
         }
-        void *tile = (void *)lk_kvarn_tile(part->codec, head, d, t);
-        lk_bitplanes_pack_row(part->side, bits, d, tile, t % LK_TILE, code);
+        void *tile = (void *)kvarn_tile(shape, head, d, t);
+        lk_bitplanes_pack_row(lk_shape_side(shape), bits, d, tile, t % LK_TILE, code);
     }
 }
 
-static void kvarn_decode(const struct lk_part *part, const void *head, int row0, int n, float *x,
-                         size_t stride) {
-    int d = part->d_head, bits = part->codec->bits, n_vector = lk_kvarn_vectors(part->side, d);
-    const uint16_t *scale = lk_kvarn_scales(part->codec, head, d), *min = scale + n_vector,
+static void kvarn_decode(const lk_codec_shape *shape, const void *head, int32_t row0, int32_t n,
+                         float *x, size_t stride) {
+    int d = shape->n_channel, bits = shape->param.bits,
+        n_vector = kvarn_vectors(lk_shape_side(shape), d);
+    const uint16_t *scale = kvarn_scales(shape, head, d), *min = scale + n_vector,
                    *across = min + n_vector;
     uint8_t code[LK_KVARN_MAX_D_HEAD];
     for (int t = row0; t < row0 + n; t++, x += stride) {
-        const void *tile = lk_kvarn_tile(part->codec, head, d, t);
-        lk_bitplanes_unpack_row(part->side, bits, d, tile, t % LK_TILE, code);
+        const void *tile = kvarn_tile(shape, head, d, t);
+        lk_bitplanes_unpack_row(lk_shape_side(shape), bits, d, tile, t % LK_TILE, code);
         for (int c = 0; c < d; c++) {
-            int v = part->side == LK_K ? c : t, i = part->side == LK_K ? t : c;
+            int v = lk_shape_side(shape) == LK_K ? c : t, i = lk_shape_side(shape) == LK_K ? t : c;
             x[c] = (lk_f16_to_f32(scale[v]) * (float)code[c] + lk_f16_to_f32(min[v])) *
                    lk_f16_to_f32(across[i]);
         }
@@ -206,13 +242,23 @@ static void kvarn_decode(const struct lk_part *part, const void *head, int row0,
     }
 }
 
-const struct lk_codec_ops lk_kvarn_ops = {
-    .block_rows = kvarn_block_rows,
-    .row_wise = kvarn_row_wise,
-    .reject_reason = kvarn_reject_reason,
-    .head_bytes = kvarn_head_bytes,
-    .scale_bytes = kvarn_scale_bytes,
+static const lk_preset presets[] = {
+    {"kvarn-k4v2", "sink 128: f16; body: k=kvarn4 v=kvarn2",
+     "KVarN as published: K in 4 bits, V in 2, normalized by tiles of 128 tokens; 128 sinks", NULL,
+     0}};
+
+const lk_codec_ops lk_kvarn_ops = {
+    .name = "kvarn",
+    .words = "kvarn2 to kvarn8",
+    .example = "kvarn4",
+    .block_rows = LK_KVARN_ROWS,
+    .parse = kvarn_parse,
     .print = kvarn_print,
+    .reject = kvarn_reject,
+    .bytes = kvarn_head_bytes,
+    .scale_bytes = kvarn_scale_bytes,
     .encode = kvarn_encode,
     .decode = kvarn_decode,
+    .preset = presets,
+    .n_preset = 1,
 };

@@ -1,10 +1,10 @@
-/* The codecs of papers and of their baselines, asym, HQQ, KVQuant and KVarN, against plain accounts
- * of their formulas. What holds for every codec is in test_codec.c. */
+/* The codecs of other projects against plain accounts of their formulas, and the seam that adds
+ * them. What holds for every codec is in tests/codec/test_codec.c. */
+#include "baselines/baselines.h"
 #include "codec/asym.h"
 #include "codec/hadamard.h"
 #include "codec/half.h"
-#include "codec/kvarn.h"
-#include "codec/kvquant.h"
+#include "support_baselines.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -51,93 +51,11 @@ static double squared_error(int n) {
     return sum;
 }
 
-/* ---- asym ---- */
-
-/* Palu, Eq. 9, for the value `at` of y [n]. */
-static float expected_asym(const float *y, int n, int at, int bits) {
-    float lo = y[0], hi = y[0], top = (float)((1 << bits) - 1);
-    for (int i = 1; i < n; i++) {
-        lo = fminf(lo, y[i]);
-        hi = fmaxf(hi, y[i]);
-    }
-    float s = lk_f16_to_f32(lk_f32_to_f16((hi - lo) / top)), inverse = 1 / s;
-    float z = roundf(-lo * inverse);
-    return s * (fminf(fmaxf(roundf(y[at] * inverse) + z, 0), top) - z);
-}
-
-static void asym_formula(void **state) {
-    (void)state;
-    static const int widths[] = {32, 64, 96, 128, 256}, groups[] = {0, 32, 64, 128};
-    for (int k = 0; k < 5 * 4 * 7 * 2; k++) {
-        int d = widths[k % 5], group = groups[k / 5 % 4], bits = 2 + k / 20 % 7;
-        struct lk_codec codec = {.coding = LK_ASYM,
-                                 .bits = (uint8_t)bits,
-                                 .group = (uint16_t)group,
-                                 .hadamard = k >= 140};
-        if (lk_codec_reject_reason(&codec, LK_K, d)) continue;
-        draw_rows(LK_TILE, d);
-        round_trip(&codec, k % 2 ? LK_K : LK_V, LK_TILE, d);
-        int width = group ? group : d;
-        for (int t = 0; t < LK_TILE; t++) {
-            float y[LK_MAX_D_HEAD], expect[LK_MAX_D_HEAD];
-            memcpy(y, x + t * d, d * sizeof *y);
-            if (codec.hadamard) lk_rotate(y, d);
-            for (int c = 0; c < d; c++)
-                expect[c] = expected_asym(y + c / width * width, width, c % width, bits);
-            if (codec.hadamard) lk_unrotate(expect, d);
-            for (int c = 0; c < d; c++) assert_true(fabsf(got[t * d + c] - expect[c]) < 1e-5f);
-        }
-    }
-}
-
-/* Rows far from zero and rows of equal values. The scale is bounded from below, so the error is at
- * most that of half a step of max / 1024, and of the scale's rounding to f16. */
-static void zero_points_far_away(void **state) {
-    (void)state;
-    for (int bits = 2; bits <= 8; bits++)
-        for (int hqq = 0; hqq < 2; hqq++) {
-            struct lk_codec codec = {.coding = LK_ASYM, .bits = (uint8_t)bits, .hqq = hqq};
-            for (int t = 0; t < LK_TILE; t++)
-                for (int c = 0; c < D; c++)
-                    x[t * D + c] =
-                        (t % 2 ? -1.0f : 1.0f) * (300.0f + (t < 8 ? 0 : 0.01f * gaussian()));
-            round_trip(&codec, LK_K, LK_TILE, D);
-            for (int i = 0; i < LK_TILE * D; i++) assert_true(fabsf(got[i] - x[i]) < 0.4f);
-        }
-}
-
-/* One large channel takes the range of a row. The rotation spreads it: Palu, Table 7. */
-static void hadamard_helps_with_outliers(void **state) {
-    (void)state;
-    double error[2];
-    for (int i = 0; i < LK_TILE * 96; i++) x[i] = gaussian() * (i % 96 == 0 ? 40 : 1);
-    for (int hadamard = 0; hadamard < 2; hadamard++) {
-        struct lk_codec codec = {.coding = LK_ASYM, .bits = 3, .hadamard = hadamard};
-        round_trip(&codec, LK_V, LK_TILE, 96);
-        error[hadamard] = squared_error(LK_TILE * 96);
-    }
-    print_message("asym3(hadamard): squared error %.0f %% of asym3's\n", 100 * error[1] / error[0]);
-    assert_true(error[1] < 0.5 * error[0]);
-}
-
-/* clip: as if values beyond the percentile of the group's magnitudes had been clamped before. */
-static void clipped_ranges(void **state) {
-    (void)state;
-    static unsigned char clamped_head[sizeof head];
-    struct lk_codec codec = {.coding = LK_ASYM, .bits = 2, .clip = 90},
-                    plain = {.coding = LK_ASYM, .bits = 2};
-    struct lk_part part = {&plain, LK_V, 41 * 8, LK_TILE, NULL};
-    int d = part.d_head;
-    for (int t = 0; t < LK_TILE; t++) /* magnitudes 0 to d - 1 in some order */
-        for (int c = 0; c < d; c++) x[t * d + c] = (float)(c * 7 % d) * (c % 3 ? 1 : -1);
-    round_trip(&codec, LK_V, LK_TILE, d);
-    float limit = 0.9f * (float)(d - 1);
-    for (int i = 0; i < LK_TILE * d; i++) x[i] = fminf(fmaxf(x[i], -limit), limit);
-    lk_codec_encode(&part, clamped_head, 0, LK_TILE, x, (size_t)d);
-    assert_memory_equal(head, clamped_head, lk_codec_head_bytes(&plain, LK_V, d, LK_TILE));
-    for (int i = 0; i < LK_TILE * D; i++) x[i] = 0;
-    round_trip(&codec, LK_K, LK_TILE, D);
-    for (int i = 0; i < LK_TILE * D; i++) assert_true(got[i] == 0);
+/* The named codec with other bits. */
+static struct lk_codec with_bits(const char *word, int bits) {
+    struct lk_codec codec = baseline_codec(word);
+    codec.bits = (uint8_t)bits;
+    return codec;
 }
 
 /* ---- HQQ ---- */
@@ -151,14 +69,14 @@ static void hqq_solves_its_problem(void **state) {
         int between = 0;
         for (int i = 0; i < LK_TILE * D; i++) x[i] = 0.4f * (float)(i / D) + powf(gaussian(), 3);
         for (int hqq = 0; hqq < 2; hqq++) {
-            struct lk_codec codec = {
-                .coding = LK_ASYM, .bits = (uint8_t)bits, .hqq = hqq, .group = 64};
+            struct lk_codec asym = {.coding = LK_ASYM, .bits = (uint8_t)bits, .group = 64},
+                            codec = hqq ? with_bits("hqq4", bits) : asym;
             round_trip(&codec, LK_V, LK_TILE, D);
             for (int i = 0; i < LK_TILE * D; i++) {
                 sum[hqq] += pow(fabs((double)got[i] - x[i]), 0.7);
                 mean_error[hqq] += fabs((double)got[i] - x[i]);
             }
-            const uint16_t *scale = lk_asym_scales(&codec, head, D);
+            const uint16_t *scale = lk_asym_scales(&asym, head, D);
             for (int t = 0; hqq && t < LK_TILE; t++) {
                 float zero = lk_f16_to_f32(scale[LK_TILE + t]);
                 between += zero != roundf(zero);
@@ -179,9 +97,9 @@ static void kvquant_outliers_are_exact(void **state) {
     (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int d = 8; d <= 256; d *= 2) {
-            struct lk_codec codec = {.coding = LK_KVQUANT, .bits = 4};
-            int n_out = lk_kvquant_outliers(side, d), n_vector = lk_kvquant_vectors(side, d),
-                length = lk_kvquant_length(side, d);
+            struct lk_codec codec = with_bits("kvquant4", 4);
+            int n_vector = side == LK_K ? d : MAX_ROWS, length = side == LK_K ? MAX_ROWS : d,
+                n_out = length > 150 ? (length + 50) / 100 : 1;
             static bool outlier[MAX_ROWS * LK_MAX_D_HEAD];
             assert_true(n_out * 50 <= length || n_out == 1);
             memset(outlier, 0, sizeof outlier);
@@ -208,7 +126,7 @@ static void kvquant_levels_fit(void **state) {
     (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 4; bits += 2) {
-            struct lk_codec codec = {.coding = LK_KVQUANT, .bits = (uint8_t)bits};
+            struct lk_codec codec = with_bits("kvquant4", bits);
             struct lk_codec even = {.coding = LK_KIVI, .bits = (uint8_t)bits, .group = 128};
             enum { WIDE = 128 };
             double own, others;
@@ -231,7 +149,7 @@ static void kvquant_levels_fit(void **state) {
 static void kvquant_indices_are_bounded(void **state) {
     (void)state;
     for (int side = LK_K; side <= LK_V; side++) {
-        struct lk_codec codec = {.coding = LK_KVQUANT, .bits = 2};
+        struct lk_codec codec = with_bits("kvquant4", 2);
         struct lk_part part = {&codec, side, D, LK_KVQUANT_ROWS, NULL};
         memset(head, 0xff, lk_codec_head_bytes(&codec, side, D, LK_KVQUANT_ROWS));
         for (int i = 0; i <= MAX_ROWS * D; i++) got[i] = 77;
@@ -273,7 +191,8 @@ static double clamped(double x, double lo, double hi) { return fmin(fmax(x, lo),
 static double plain_kvarn(enum lk_side side, int bits, int d) {
     static double y[MAX_ROWS * 256], z[MAX_ROWS * 256];
     double across[256] = {0}, along[256] = {0}, best[256] = {0}, sum = 0, square = 0, error = 0;
-    int n_vector = lk_kvarn_vectors(side, d), length = lk_kvarn_length(side, d), n = MAX_ROWS * d;
+    int n_vector = side == LK_K ? d : MAX_ROWS, length = side == LK_K ? MAX_ROWS : d,
+        n = MAX_ROWS * d;
     for (int t = 0; t < MAX_ROWS; t++) {
         float row[256];
         memcpy(row, x + t * d, d * sizeof *row);
@@ -323,7 +242,7 @@ static void kvarn_formula(void **state) {
     for (int side = LK_K; side <= LK_V; side++)
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
             for (int bits = 2; bits <= 8; bits++) {
-                struct lk_codec codec = {.coding = LK_KVARN, .bits = (uint8_t)bits};
+                struct lk_codec codec = with_bits("kvarn4", bits);
                 int d = widths[k];
                 draw_rows(MAX_ROWS, d);
                 for (int i = 0; i < MAX_ROWS * d; i++)
@@ -339,7 +258,7 @@ static void kvarn_formula(void **state) {
 static void kvarn_normalizes_tokens(void **state) {
     (void)state;
     double relative[2] = {0, 0};
-    struct lk_codec codec[] = {{.coding = LK_KVARN, .bits = 4},
+    struct lk_codec codec[] = {with_bits("kvarn4", 4),
                                {.coding = LK_KIVI, .bits = 4, .group = 128}};
     for (int i = 0; i < MAX_ROWS * D; i++) x[i] = gaussian() * (i / D % 8 == 0 ? 20 : 1);
     for (int k = 0; k < 2; k++) {
@@ -362,7 +281,7 @@ static void kvarn_edges(void **state) {
     (void)state;
     static unsigned char other[sizeof head];
     for (int side = LK_K; side <= LK_V; side++) {
-        struct lk_codec codec = {.coding = LK_KVARN, .bits = 3};
+        struct lk_codec codec = with_bits("kvarn4", 3);
         struct lk_part part = {&codec, side, D, MAX_ROWS, NULL};
         size_t bytes = lk_codec_head_bytes(&codec, side, D, MAX_ROWS);
         draw_rows(MAX_ROWS, D);
@@ -397,12 +316,103 @@ static void kvarn_edges(void **state) {
     }
 }
 
+/* ---- OSCAR ---- */
+
+/* As if rotated values beyond the percentile of the row's magnitudes had been clamped before they
+ * are stored as asym. */
+static void oscar_clips_rotated_rows(void **state) {
+    (void)state;
+    static unsigned char clamped_head[sizeof head];
+    struct lk_codec codec = baseline_codec("oscar2"), plain = {.coding = LK_ASYM, .bits = 2};
+    struct lk_part part = {&plain, LK_V, 41 * 8, LK_TILE, NULL};
+    int d = part.d_head;
+    codec.group = 90; /* clip90 */
+    draw_rows(LK_TILE, d);
+    round_trip(&codec, LK_V, LK_TILE, d);
+    for (int t = 0; t < LK_TILE; t++) {
+        float *y = x + t * d, sorted[LK_MAX_D_HEAD];
+        lk_rotate(y, d);
+        for (int c = 0; c < d; c++) sorted[c] = fabsf(y[c]);
+        for (int i = 0; i < d; i++) /* selection */
+            for (int k = i + 1; k < d; k++)
+                if (sorted[k] < sorted[i]) {
+                    float least = sorted[k];
+                    sorted[k] = sorted[i];
+                    sorted[i] = least;
+                }
+        float at = 0.9f * (float)(d - 1), limit = sorted[(int)at];
+        limit += (at - (float)(int)at) * (sorted[(int)at + 1] - limit);
+        for (int c = 0; c < d; c++) y[c] = fminf(fmaxf(y[c], -limit), limit);
+    }
+    lk_codec_encode(&part, clamped_head, 0, LK_TILE, x, (size_t)d);
+    assert_memory_equal(head, clamped_head, lk_codec_head_bytes(&plain, LK_V, d, LK_TILE));
+    for (int i = 0; i < LK_TILE * D; i++) x[i] = 0;
+    round_trip(&codec, LK_K, LK_TILE, D);
+    for (int i = 0; i < LK_TILE * D; i++) assert_true(got[i] == 0);
+}
+
+/* ---- NF4 ---- */
+
+/* Values on the levels come back exactly. The error of Gaussian rows is that of the published
+ * levels. */
+static void nf4_levels(void **state) {
+    (void)state;
+    static const float level[] = {-1.0f, -0.3949175f, 0.0f, 0.1609302f, 0.7229568f, 1.0f};
+    struct lk_codec codec = baseline_codec("nf4");
+    for (int i = 0; i < LK_TILE * 96; i++)
+        x[i] = i % 96 == 3 || i % 96 == 70 ? -8.0f : 8 * level[i * 7 / 3 % 6];
+    round_trip(&codec, LK_K, LK_TILE, 96);
+    for (int i = 0; i < LK_TILE * 96; i++) assert_true(fabsf(got[i] - x[i]) <= 1e-5f);
+
+    for (int i = 0; i < LK_TILE * D; i++) x[i] = gaussian();
+    round_trip(&codec, LK_V, LK_TILE, D);
+    double error = squared_error(LK_TILE * D) / (LK_TILE * D);
+    print_message("nf4: squared error of a Gaussian %.4f\n", error);
+    assert_true(error < 0.0115);
+
+    for (int i = 0; i < LK_TILE * D; i++) x[i] = i % 5 ? NAN : -INFINITY;
+    x[0] = 1;
+    round_trip(&codec, LK_V, LK_TILE, D);
+    for (int i = 0; i < LK_TILE * D; i++) assert_true(isfinite(got[i]));
+    assert_int_equal(lk_codec_head_bytes(&codec, LK_K, 64, LK_TILE), LK_TILE * (32 + 2));
+}
+
+/* ---- registering ---- */
+
+static bool parse_none(const char *word, lk_codec_param *param) {
+    (void)word, (void)param;
+    return false;
+}
+
+static void registering(void **state) {
+    (void)state;
+    static lk_codec_ops ops[2 * LK_CODEC_MAX_ADDED];
+    lk_err err;
+    struct lk_codec codec;
+    register_baselines();
+    assert_int_equal(lk_baselines_register(&err), LK_OK); /* again */
+    ops[0] = lk_nf4_ops;
+    assert_int_equal(lk_codec_register(&ops[0], &err), LK_E_ARG); /* the same word */
+    assert_non_null(strstr(err.msg, "another one is called 'nf4'"));
+    ops[0].decode = NULL;
+    assert_int_equal(lk_codec_register(&ops[0], &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "lacks"));
+    ops[0] = lk_kvarn_ops;
+    ops[0].block_rows = 48;
+    assert_int_equal(lk_codec_register(&ops[0], &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "48 rows"));
+    ops[0] = lk_nf4_ops;
+    ops[0].parse = parse_none;
+    assert_int_equal(lk_codec_register(&ops[0], &err), LK_E_ARG);
+    assert_non_null(strstr(err.msg, "its own example"));
+    assert_false(lk_added_parse("nf5", &codec));
+    assert_true(lk_added_parse("nf4", &codec));
+    assert_true(lk_added_codec(codec.added) == &lk_nf4_ops);
+    assert_null(lk_added_codec(5));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(asym_formula),
-        cmocka_unit_test(zero_points_far_away),
-        cmocka_unit_test(hadamard_helps_with_outliers),
-        cmocka_unit_test(clipped_ranges),
         cmocka_unit_test(hqq_solves_its_problem),
         cmocka_unit_test(kvquant_outliers_are_exact),
         cmocka_unit_test(kvquant_levels_fit),
@@ -410,6 +420,9 @@ int main(void) {
         cmocka_unit_test(kvarn_formula),
         cmocka_unit_test(kvarn_normalizes_tokens),
         cmocka_unit_test(kvarn_edges),
+        cmocka_unit_test(oscar_clips_rotated_rows),
+        cmocka_unit_test(nf4_levels),
+        cmocka_unit_test(registering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
