@@ -124,8 +124,4 @@ lk_accumulate_fn lk_avx512_f16_accumulate;
 lk_score_fn lk_avx512_kivi_score;
 lk_accumulate_fn lk_avx512_kivi_accumulate;
 
-/* Combinations of prepared vectors, in integers (avx512_combine.c). */
-void lk_avx512_combine_queries(const struct lk_queries *x, const float *w, int n,
-                               const struct lk_queries *out);
-
 #endif
