@@ -302,6 +302,20 @@ static void blocks_and_refusals(void **state) {
 
 /* ---- formulas ---- */
 
+/* To the nearest f16: within 2^-11 of a normal value. One bit less would be within 2^-10. */
+static void f16_rounds_to_nearest(void **state) {
+    (void)state;
+    enum { D = 128 };
+    static float x[LK_TILE * D], got[LK_TILE * D];
+    static uint16_t head[LK_TILE * D];
+    struct lk_part part = {&lk_codec_f16, LK_K, D, LK_TILE, NULL};
+    fill(x, LK_TILE * D, laplace);
+    lk_codec_encode(&part, head, 0, LK_TILE, x, D);
+    lk_codec_decode(&part, head, 0, LK_TILE, got, D);
+    for (int i = 0; i < LK_TILE * D; i++)
+        assert_true(fabsf(got[i] - x[i]) <= fmaxf(fabsf(x[i]) * 0x1p-11f, 0x1p-25f));
+}
+
 static void int8_formula(void **state) {
     (void)state;
     struct lk_codec codec = {.coding = LK_INT8, .bits = 8};
@@ -592,6 +606,7 @@ int main(void) {
         cmocka_unit_test_setup(sizes_are_exact_and_not_exceeded, setup),
         cmocka_unit_test_setup(rows_and_blocks_encode_alike, setup),
         cmocka_unit_test_setup(blocks_and_refusals, setup),
+        cmocka_unit_test_setup(f16_rounds_to_nearest, setup),
         cmocka_unit_test_setup(int8_formula, setup),
         cmocka_unit_test_setup(kivi_formula, setup),
         cmocka_unit_test_setup(kivi_replaces_rows, setup),
