@@ -174,10 +174,12 @@ static void test_same_tokens(void **state) {
     lk_model *model = open_preset(preset, CTX, 2);
     bool has_texts = tiny_preset(preset)->tokenizer != TINY_NO_VOCAB; /* for grammars */
     lk_draft_stats all = {0};
+    uint64_t n_case = 0;
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++)
         for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
             struct text text[2];
             if ((samplers[i].grammar && !has_texts) || !case_runs(k + i)) continue;
+            n_case++;
             for (int drafts = 0; drafts < 2; drafts++) {
                 lk_recipe *recipe;
                 lk_session *s = open_session(model, recipes[k], CTX, &recipe);
@@ -203,9 +205,9 @@ static void test_same_tokens(void **state) {
             all.n_accepted += text[1].stats.n_accepted;
         }
     print_message("%d drafts, %d right\n", (int)all.n_drafted, (int)all.n_accepted);
-    uint64_t share = case_runs(1) ? 1 : 5; /* of the cases */
-    assert_true(share * all.n_accepted > 500 &&
-                share * all.n_drafted > share * all.n_accepted + 100);
+    /* Both kinds were met: drafts that were right, and drafts that were not. */
+    assert_true(all.n_accepted > 20 * n_case);
+    assert_true(all.n_drafted > all.n_accepted + 4 * n_case);
     lk_model_free(model);
 }
 
