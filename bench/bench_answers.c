@@ -59,16 +59,16 @@ static lk_status add_recipe(struct run *r, const char *text, struct lk_sidecar *
     t->missed = calloc(N_KIND * r->n_head, sizeof *t->missed);
     t->highest = calloc(r->n_head, sizeof *t->highest);
     lk_status status = lk_recipe_parse(&t->recipe, text, err);
-    r->n_trial += status == LK_OK;
+    r->n_trial += !status;
     return status;
 }
 
 static lk_status open_trial(struct run *r, struct trial *t, size_t n_tok, lk_err *err) {
     lk_session_opts opts = {.n_ctx = (int32_t)n_tok};
     lk_status status = lk_session_new(&t->session, r->model, t->recipe, &opts, err);
-    if (status == LK_OK && t->recipe->absorbs && t->sidecar)
+    if (!status && t->recipe->absorbs && t->sidecar)
         status = lk_session_enable_absorb(t->session, t->sidecar, err);
-    return status == LK_OK ? lk_probe_new(&t->probe, t->session, err) : status;
+    return status ? status : lk_probe_new(&t->probe, t->session, err);
 }
 
 static void close_trial(struct trial *t) {
@@ -134,21 +134,21 @@ static void end_item(struct run *r) {
 static lk_status run_tokens(struct run *r, const int32_t *tok, size_t n_head, size_t n_given,
                             size_t n_tok, float *work, lk_err *err) {
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < r->n_trial; i++) {
+    for (size_t i = 0; !status && i < r->n_trial; i++) {
         struct trial *t = &r->trial[i];
         status = open_trial(r, t, n_tok, err);
-        if (status != LK_OK) break;
+        if (status) break;
         lk_probe_set(t->probe, false);
         if (!r->decode) status = lk_session_sync(t->session, tok, n_head, NULL, err);
-        for (size_t at = 0; r->decode && status == LK_OK && at < n_head; at++)
+        for (size_t at = 0; r->decode && !status && at < n_head; at++)
             status = lk_session_eval(t->session, tok + at, 1, false, err);
         lk_probe_set(t->probe, true);
     }
-    for (size_t at = n_head; status == LK_OK && at + 1 < n_tok; at++) {
-        for (size_t i = 0; status == LK_OK && i < r->n_trial; i++)
+    for (size_t at = n_head; !status && at + 1 < n_tok; at++) {
+        for (size_t i = 0; !status && i < r->n_trial; i++)
             status = lk_session_eval(r->trial[i].session, tok + at, 1, false, err);
         int kind = at + 1 < n_given ? QUESTION : at + 1 == n_given ? FIRST : ANSWER;
-        if (status == LK_OK) add_scores(r, kind, tok[at + 1], work);
+        if (!status) add_scores(r, kind, tok[at + 1], work);
     }
     for (size_t i = 0; i < r->n_trial; i++) close_trial(&r->trial[i]);
     end_item(r);
@@ -160,23 +160,23 @@ static lk_status run_item(struct run *r, char *text, float *work, lk_err *err) {
     int32_t *tok = NULL;
     size_t n_part[N_PART] = {0}, n = 0;
     lk_status status = LK_OK;
-    for (int part = 0; status == LK_OK && part < N_PART; part++) {
+    for (int part = 0; !status && part < N_PART; part++) {
         int32_t *piece = NULL;
         size_t len = strcspn(text, "\x1e");
         unsigned flags = LK_TOKENIZE_CONTROL | (part ? 0 : LK_TOKENIZE_BEGIN);
         status = lk_tokenize(r->model, text, len, flags, 0, &piece, &n_part[part], err);
-        if (status != LK_OK) break;
+        if (status) break;
         tok = realloc(tok, (n + n_part[part]) * sizeof *tok);
         memcpy(tok + n, piece, n_part[part] * sizeof *tok);
         n += n_part[part];
         text += len + (text[len] != 0);
         lk_tokens_free(piece);
     }
-    if (status == LK_OK && (!n_part[0] || !n_part[1] || n_part[2] < 2))
+    if (!status && (!n_part[0] || !n_part[1] || n_part[2] < 2))
         status = lk_fail(err, LK_E_FORMAT, "an item lacks a part");
     size_t n_given = n_part[0] + n_part[1];
     if (n > n_given + r->max_answer) n = n_given + r->max_answer;
-    if (status == LK_OK) status = run_tokens(r, tok, n_part[0], n_given, n, work, err);
+    if (!status) status = run_tokens(r, tok, n_part[0], n_given, n, work, err);
     free(tok);
     return status;
 }
@@ -187,7 +187,7 @@ static lk_status run_items(struct run *r, const char *path, lk_err *err) {
     if (!text) return lk_fail(err, LK_E_IO, "cannot read %s", path);
     float *work = malloc(2 * (size_t)lk_model_get_info(r->model).n_vocab * sizeof *work);
     lk_status status = LK_OK;
-    while (status == LK_OK && n_done < r->n_item && at < text + len) {
+    while (!status && n_done < r->n_item && at < text + len) {
         size_t n = strcspn(at, "\f");
         bool last = at + n >= text + len;
         at[n] = 0;
@@ -232,20 +232,20 @@ static lk_status run(struct run *r, const lk_model_opts *opts, char **arg, int n
     struct lk_sidecar *sidecar[MAX_RECIPES] = {0};
     int n_sidecar = 0;
     lk_status status = lk_model_open(&r->model, arg[1], opts, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_hparams *hp = &r->model->net->hp;
     struct lk_sidecar_model of = {r->model->net->fingerprint, hp->n_layer, hp->n_head_kv,
                                   hp->d_head};
     r->n_head = (size_t)hp->n_layer * hp->n_head;
     status = add_recipe(r, "f16", NULL, err);
-    for (int a = 2; status == LK_OK && a < n_arg; a++) {
+    for (int a = 2; !status && a < n_arg; a++) {
         if (strcmp(arg[a], "--sidecar") != 0 || a + 1 == n_arg)
             status = add_recipe(r, arg[a], n_sidecar ? sidecar[n_sidecar - 1] : NULL, err);
         else if (n_sidecar < MAX_RECIPES)
             status = lk_sidecar_open(&sidecar[n_sidecar++], arg[++a], &of, &r->ledger, err);
     }
-    if (status == LK_OK) status = run_items(r, arg[0], err);
-    for (size_t i = 0; status == LK_OK && i < r->n_trial; i++) print_trial(r, &r->trial[i]);
+    if (!status) status = run_items(r, arg[0], err);
+    for (size_t i = 0; !status && i < r->n_trial; i++) print_trial(r, &r->trial[i]);
     for (size_t i = 0; i < r->n_trial; i++) {
         lk_recipe_free(r->trial[i].recipe);
         free(r->trial[i].share), free(r->trial[i].missed), free(r->trial[i].highest);
@@ -281,7 +281,7 @@ int main(int argc, char **argv) {
                        "usage: build/bench/answers [-t N] [-n ITEMS] [--decode] [--heads] "
                        "[--hellinger] ITEMS MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"),
                2;
-    if (run(&r, &opts, argv + a, argc - a, &err) == LK_OK) return 0;
+    if (!run(&r, &opts, argv + a, argc - a, &err)) return 0;
     fprintf(stderr, "%s\n", err.msg);
     return 1;
 }

@@ -106,14 +106,14 @@ static int fail(const char *what) {
 static bool fill_layer(struct bench *w, int layer, int64_t at, int64_t end, float *rows,
                        const float *q, unsigned *seed, lk_err *err) {
     const struct lk_cache_shape *shape = &w->cache->shape;
-    bool ok = lk_cache_prepare(w->cache, layer, layer + 1, end - at, LK_TILE, err) == LK_OK;
+    bool ok = !lk_cache_prepare(w->cache, layer, layer + 1, end - at, LK_TILE, err);
     for (; ok && at < end; at += LK_TILE) {
         for (int i = 0; i < LK_TILE * shape->n_head_kv * shape->d_head; i++)
             rows[i] = (float)noise(seed);
         lk_cache_observe(w->cache, layer, q, LK_TILE, w->attn.n_head);
         for (int side = 0; ok && side < 2; side++)
-            ok = lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) == LK_OK &&
-                 lk_cache_age(w->cache, layer, side, err) == LK_OK;
+            ok = !lk_cache_append(w->cache, layer, side, rows, LK_TILE, err) &&
+                 !lk_cache_age(w->cache, layer, side, err);
     }
     return ok;
 }
@@ -167,9 +167,9 @@ int main(int argc, char **argv) {
     if (w.n_thread < 1 || w.n_thread > MAX_THREADS || n_head_kv < 1 || n_head % n_head_kv ||
         depth < 1 || number[7] < 1)
         return fail("a numeric argument is out of range");
-    if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
+    if (lk_recipe_parse(&recipe, text, &err)) return fail(err.msg);
     struct lk_cache_shape shape = {.n_layer = n_layer, .n_head_kv = n_head_kv, .d_head = d};
-    if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err) != LK_OK) return fail(err.msg);
+    if (lk_cache_new(&w.cache, recipe, &shape, &ledger, &err)) return fail(err.msg);
     w.attn = (struct lk_attn){.kernels = lk_kernels_choose(NULL),
                               .n_head = n_head,
                               .n_head_kv = n_head_kv,

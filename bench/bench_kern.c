@@ -335,7 +335,7 @@ static void bench_presets(const struct setup *s) {
     lk_preset preset;
     for (size_t i = 0; lk_recipe_preset(i, &preset); i++) {
         lk_recipe *recipe;
-        if (lk_recipe_parse(&recipe, preset.name, NULL) != LK_OK) continue;
+        if (lk_recipe_parse(&recipe, preset.name, NULL)) continue;
         for (int j = 0; j < recipe->n_level; j++) {
             const struct lk_level_spec *level = &recipe->level[j];
             char name[80];

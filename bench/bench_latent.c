@@ -87,12 +87,12 @@ static bool fill_cache(struct bench *w, int64_t depth, lk_err *err) {
     for (size_t i = 0; ok && i < n_q; i++) q[i] = random_gauss(&r);
     for (size_t i = 0; ok && i < n; i++) rows[i] = random_gauss(&r);
     for (int64_t at = 0; ok && at < depth; at += PORTION) {
-        ok = lk_cache_prepare(w->cache, 0, w->shape.n_layer, PORTION, PORTION, err) == LK_OK;
+        ok = !lk_cache_prepare(w->cache, 0, w->shape.n_layer, PORTION, PORTION, err);
         for (int layer = 0; ok && layer < w->shape.n_layer; layer++) {
             lk_cache_observe(w->cache, layer, q, PORTION, w->attn.n_head);
             for (int side = 0; ok && side < 2; side++)
-                ok = lk_cache_append(w->cache, layer, side, rows, PORTION, err) == LK_OK &&
-                     lk_cache_age(w->cache, layer, side, err) == LK_OK;
+                ok = !lk_cache_append(w->cache, layer, side, rows, PORTION, err) &&
+                     !lk_cache_age(w->cache, layer, side, err);
         }
     }
     free(rows);
@@ -239,10 +239,10 @@ static double time_attention(struct bench *w) {
 static int measure_recipe(struct bench *w, const char *text, int64_t depth, double *f16_seconds) {
     lk_err err = {0};
     lk_recipe *recipe;
-    if (lk_recipe_parse(&recipe, text, &err) != LK_OK) return fail(err.msg);
+    if (lk_recipe_parse(&recipe, text, &err)) return fail(err.msg);
     lk_status status = lk_cache_new(&w->cache, recipe, &w->shape, &w->ledger, &err);
     lk_recipe_free(recipe);
-    if (status != LK_OK) return fail(err.msg);
+    if (status) return fail(err.msg);
     w->cache->kernels = w->attn.kernels;
     if (!fill_cache(w, depth, &err)) return fail(err.msg);
     struct lk_cache_bytes bytes = lk_cache_count_bytes(w->cache);

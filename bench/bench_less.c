@@ -53,9 +53,9 @@ static lk_status read_tokens(struct run *r, size_t i, lk_err *err) {
     if (!text) return lk_fail(err, LK_E_IO, "cannot read %s", r->path[i]);
     lk_status status = lk_tokenize(r->model, text, len, 0, 0, &tok, &n, err);
     free(text);
-    if (status == LK_OK && n < r->n_ctx)
+    if (!status && n < r->n_ctx)
         status = lk_fail(err, LK_E_ARG, "%s has only %zu tokens", r->path[i], n);
-    if (status == LK_OK) {
+    if (!status) {
         r->tok[i] = malloc(r->n_ctx * sizeof **r->tok);
         memcpy(r->tok[i], tok + (n - r->n_ctx) / 2, r->n_ctx * sizeof *tok);
         lk_compare_set_bos(r->model, r->tok[i]);
@@ -71,7 +71,7 @@ static lk_status open_sidecar(struct run *r, const char *path, lk_err *err) {
     if (r->n_sidecar == MAX_FILES)
         return lk_fail(err, LK_E_ARG, "too many sidecars; at most %d are allowed", MAX_FILES);
     lk_status status = lk_sidecar_open(&r->sidecar[r->n_sidecar], path, &of, &r->ledger, err);
-    if (status == LK_OK) r->n_sidecar++;
+    if (!status) r->n_sidecar++;
     return status;
 }
 
@@ -80,7 +80,7 @@ static lk_status add_recipe(struct run *r, const char *text, lk_err *err) {
         return lk_fail(err, LK_E_ARG, "too many recipes; at most %d are allowed", MAX_RECIPES - 1);
     r->recipe_sidecar[r->n_recipe] = r->n_sidecar ? r->sidecar[r->n_sidecar - 1] : NULL;
     lk_status status = lk_recipe_parse(&r->recipe[r->n_recipe], text, err);
-    if (status == LK_OK) r->n_recipe++;
+    if (!status) r->n_recipe++;
     return status;
 }
 
@@ -88,11 +88,11 @@ static lk_status open_trials(struct run *r, lk_err *err) {
     lk_session_opts opts = {.n_ctx = (int32_t)r->n_ctx};
     lk_status status = LK_OK;
     for (size_t t = 0; t < r->n_text; t++)
-        for (size_t i = 0; status == LK_OK && i < r->n_recipe; i++) {
+        for (size_t i = 0; !status && i < r->n_recipe; i++) {
             struct trial *trial = &r->trial[t][i];
             trial->score = malloc(lk_compare_n_scored(r->n_ctx) * sizeof *trial->score);
             status = lk_session_new(&trial->session, r->model, r->recipe[i], &opts, err);
-            if (status == LK_OK && r->recipe[i]->absorbs && r->recipe_sidecar[i])
+            if (!status && r->recipe[i]->absorbs && r->recipe_sidecar[i])
                 status = lk_session_enable_absorb(trial->session, r->recipe_sidecar[i], err);
         }
     return status;
@@ -109,17 +109,16 @@ static void score_step(struct run *r, size_t pos, float *work) {
 static lk_status eval_texts(struct run *r, lk_batch *batch, float *work, lk_err *err) {
     lk_batch_item *item = malloc(r->n_text * r->n_recipe * sizeof *item);
     lk_status status = LK_OK;
-    for (size_t pos = 0; status == LK_OK && pos + 1 < r->n_ctx; pos++) {
+    for (size_t pos = 0; !status && pos + 1 < r->n_ctx; pos++) {
         size_t n = 0;
         for (size_t t = 0; t < r->n_text; t++)
             for (size_t i = 0; i < r->n_recipe; i++)
                 item[n++] = (lk_batch_item){
                     .session = r->trial[t][i].session, .tok = r->tok[t] + pos, .n_tok = 1};
         status = lk_batch_eval(batch, item, n, err);
-        for (size_t k = 0; status == LK_OK && k < n; k++)
-            if (item[k].err.code != LK_OK)
-                status = lk_fail(err, item[k].err.code, "%s", item[k].err.msg);
-        if (status == LK_OK && pos >= r->n_ctx / 2) score_step(r, pos, work);
+        for (size_t k = 0; !status && k < n; k++)
+            if (item[k].err.code) status = lk_fail(err, item[k].err.code, "%s", item[k].err.msg);
+        if (!status && pos >= r->n_ctx / 2) score_step(r, pos, work);
         if (pos % 256 == 0) fprintf(stderr, "%zu of %zu\n", pos, r->n_ctx);
     }
     free(item);
@@ -155,18 +154,18 @@ static void free_run(struct run *r) {
 static lk_status run(struct run *r, const char *model, const lk_model_opts *opts, char **arg,
                      int n_arg, lk_err *err) {
     lk_status status = lk_model_open(&r->model, model, opts, err);
-    if (status == LK_OK) r->n_vocab = (size_t)lk_model_get_info(r->model).n_vocab;
-    for (size_t i = 0; status == LK_OK && i < r->n_text; i++) status = read_tokens(r, i, err);
-    if (status == LK_OK) status = add_recipe(r, "f16", err);
-    for (int a = 0; status == LK_OK && a < n_arg; a++) {
+    if (!status) r->n_vocab = (size_t)lk_model_get_info(r->model).n_vocab;
+    for (size_t i = 0; !status && i < r->n_text; i++) status = read_tokens(r, i, err);
+    if (!status) status = add_recipe(r, "f16", err);
+    for (int a = 0; !status && a < n_arg; a++) {
         bool sidecar = !strcmp(arg[a], "--sidecar") && a + 1 < n_arg;
         status = sidecar ? open_sidecar(r, arg[++a], err) : add_recipe(r, arg[a], err);
     }
-    if (status == LK_OK) status = open_trials(r, err);
+    if (!status) status = open_trials(r, err);
     lk_batch *batch = NULL;
     float *work = malloc(2 * r->n_vocab * sizeof *work);
-    if (status == LK_OK) status = lk_batch_new(&batch, r->model, err);
-    if (status == LK_OK) status = eval_texts(r, batch, work, err);
+    if (!status) status = lk_batch_new(&batch, r->model, err);
+    if (!status) status = eval_texts(r, batch, work, err);
     lk_batch_free(batch);
     free(work);
     return status;
@@ -198,7 +197,7 @@ int main(int argc, char **argv) {
                    "MODEL RECIPE... [--sidecar FILE RECIPE...]...\n"),
                2;
     lk_status status = run(&r, argv[a], &opts, argv + a + 1, argc - a - 1, &err);
-    if (status == LK_OK) print_results(&r);
+    if (!status) print_results(&r);
     free_run(&r);
-    return status == LK_OK ? 0 : print_error(&err);
+    return status ? print_error(&err) : 0;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 void bench_check(lk_status status, const lk_err *err) {
-    if (status == LK_OK) return;
+    if (!status) return;
     fprintf(stderr, "%s\n", err->msg);
     exit(1);
 }

@@ -55,13 +55,12 @@ lk_status lk_compress_new(lk_compress **out, lk_model *model, const lk_compress_
     c->n_tok = n_tok;
     c->text_hash = lk_fnv1a(LK_FNV1A_INIT, tok, n_tok * sizeof *tok);
     lk_status status = lk_model_check_dense(model, err);
-    if (status == LK_OK) status = lk_compress_plan_make(&c->plan, model->net, opts, n_tok, err);
-    if (status == LK_OK && c->plan.needs_text)
+    if (!status) status = lk_compress_plan_make(&c->plan, model->net, opts, n_tok, err);
+    if (!status && c->plan.needs_text)
         status = lk_statistics_new(&c->statistics, model, &c->plan.statistics, tok, n_tok,
                                    &c->ledger, err);
-    if (status == LK_OK && c->plan.needs_fisher)
-        status = lk_fisher_new(&c->fisher, model, &c->ledger, err);
-    if (status != LK_OK)
+    if (!status && c->plan.needs_fisher) status = lk_fisher_new(&c->fisher, model, &c->ledger, err);
+    if (status)
         lk_compress_free(c);
     else
         *out = c;
@@ -123,7 +122,7 @@ lk_status lk_compress_calibrate(lk_compress *c, const int32_t *tok, size_t n_tok
                                 lk_err *err) {
     lk_status status = LK_OK;
     if (c->statistics && path) status = lk_statistics_load(c->statistics, path, err);
-    if (status == LK_OK && c->statistics)
+    if (!status && c->statistics)
         status = lk_statistics_collect(c->statistics, c->model, tok, n_tok, path, collect_progress,
                                        c, err);
     struct lk_fisher_text text = {.tok = tok,
@@ -132,7 +131,7 @@ lk_status lk_compress_calibrate(lk_compress *c, const int32_t *tok, size_t n_tok
                                   .shift = c->plan.opts.palu_code ? 2 : 1,
                                   .progress = fisher_progress,
                                   .user = c};
-    if (status == LK_OK && c->plan.needs_fisher)
+    if (!status && c->plan.needs_fisher)
         status = lk_fisher_add(&c->fisher, c->model, &text, NULL, err);
     return status;
 }
@@ -146,15 +145,15 @@ lk_status lk_compress_fit(lk_compress *c, lk_err *err) {
     struct lk_basis_source source = {
         .plan = &c->plan, .net = c->model->net, .statistics = c->statistics, .ledger = &c->ledger};
     lk_status status = LK_OK;
-    for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++) {
+    for (int side = 0; !status && side < LK_N_BASIS; side++) {
         if (c->plan.group[side] == 0) continue;
         c->layer[side] = lk_alloc(&c->ledger, LK_FOR_OTHER, n_layer * sizeof *c->layer[side]);
         status = c->layer[side]
                      ? lk_fit_layers(c->layer[side], &source, side, layer_fitted, c, err)
                      : lk_fail(err, LK_E_NOMEM, "no memory for the bases of %d layers", n_layer);
     }
-    if (status == LK_OK) status = lk_assign_ranks(c->layer, &source, &c->fisher, err);
-    for (int side = 0; status == LK_OK && c->plan.opts.truncate && side < LK_N_BASIS; side++)
+    if (!status) status = lk_assign_ranks(c->layer, &source, &c->fisher, err);
+    for (int side = 0; !status && c->plan.opts.truncate && side < LK_N_BASIS; side++)
         for (int i = 0; c->layer[side] && i < n_layer; i++)
             lk_layer_basis_truncate(&c->layer[side][i]);
     return status;
@@ -188,11 +187,11 @@ static lk_status add_bases(const struct lk_compress *c, struct lk_sidecar_builde
                                                  [LK_NUMBERS_F32] = LK_BASIS_F32};
     lk_status status = LK_OK;
     for (int layer = 0; layer < c->model->net->hp.n_layer; layer++)
-        for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++, packed++) {
+        for (int side = 0; !status && side < LK_N_BASIS; side++, packed++) {
             if (!c->layer[side]) continue;
             status = lk_layer_basis_pack(&c->layer[side][layer], type_of[c->plan.opts.numbers],
                                          ledger, &packed->basis, &packed->mem, &packed->bytes, err);
-            if (status == LK_OK)
+            if (!status)
                 status = lk_sidecar_builder_add_basis(draft, layer, side, &packed->basis, err);
         }
     return status;
@@ -221,8 +220,8 @@ static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *
     struct packed_basis *packed = lk_alloc(&ledger, LK_FOR_OTHER, n_packed * sizeof *packed);
     lk_status status = packed ? lk_sidecar_builder_new(&draft, &info, &ledger, err)
                               : lk_fail(err, LK_E_NOMEM, "no memory for a sidecar");
-    if (status == LK_OK) status = add_bases(c, draft, packed, &ledger, err);
-    if (status == LK_OK) status = lk_sidecar_builder_write(draft, file, err);
+    if (!status) status = add_bases(c, draft, packed, &ledger, err);
+    if (!status) status = lk_sidecar_builder_write(draft, file, err);
     lk_sidecar_builder_free(draft);
     for (size_t i = 0; packed && i < n_packed; i++)
         lk_release(&ledger, LK_FOR_OTHER, packed[i].mem, packed[i].bytes);
@@ -233,6 +232,6 @@ static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *
 lk_status lk_compress_write(const lk_compress *c, const char *path, lk_err *err) {
     struct lk_atomic_file f;
     lk_status status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     return lk_atomic_file_close(&f, write_sidecar(c, f.file, err), err);
 }

@@ -100,8 +100,8 @@ lk_status lk_compress_plan_make(struct lk_compress_plan *plan, const struct lk_n
     int group = 0;
     *plan = (struct lk_compress_plan){.opts = *opts};
     lk_status status = check_opts(opts, n_tok, err);
-    if (status == LK_OK) status = resolve_group(opts, net->hp.n_head_kv, &group, err);
-    if (status != LK_OK) return status;
+    if (!status) status = resolve_group(opts, net->hp.n_head_kv, &group, err);
+    if (status) return status;
     if (opts->svd == LK_SVD_MEAN_POOL && opts->rank > 0)
         return lk_fail(err, LK_E_ARG,
                        "mean-pool keeps one head's width of each group; remove --rank");
@@ -117,8 +117,8 @@ lk_status lk_compress_plan_make(struct lk_compress_plan *plan, const struct lk_n
                                                    .n_ctx = plan->opts.n_ctx,
                                                    .n_skip = plan->opts.n_skip};
     memcpy(plan->statistics.group, plan->group, sizeof plan->group);
-    if (status == LK_OK && plan->needs_text)
+    if (!status && plan->needs_text)
         status = lk_statistics_check(&net->hp, &plan->statistics, n_tok, err);
-    if (status == LK_OK && plan->needs_fisher) status = plan_fisher(plan, net, n_tok, err);
+    if (!status && plan->needs_fisher) status = plan_fisher(plan, net, n_tok, err);
     return status;
 }

@@ -273,7 +273,7 @@ static lk_status write_tensors(struct exporter *e, lk_err *err) {
         if (e->opts->progress && !e->opts->progress(e->opts->user, done, e->map.size))
             return lk_fail(err, LK_E_CANCELLED, "the export was cancelled");
         lk_status status = tensor_data(e, i, &data, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         written =
             fwrite(data, 1, size, e->file) == size && fwrite(zero, 1, padding, e->file) == padding;
         done += gguf_get_tensor_size(e->from.gguf, i);
@@ -293,15 +293,15 @@ static lk_status exporter_open(struct exporter *e, const char *sidecar_path, lk_
     struct lk_net_opts header_only = {.header_only = true};
     struct lk_ledger *ledger = &e->ledger;
     lk_status status = lk_net_open(&e->net, e->model_path, &header_only, ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_hparams *hp = &e->net->hp;
     struct lk_sidecar_model of = {e->net->fingerprint, hp->n_layer, hp->n_head_kv, hp->d_head};
     status = lk_sidecar_open(&e->sidecar, sidecar_path, &of, ledger, err);
-    if (status == LK_OK) status = lk_adapters_new(&e->adapter, e->sidecar, hp, ledger, err);
-    if (status == LK_OK) status = plan_fusion(e, err);
-    if (status == LK_OK) status = lk_gguf_open(&e->map, &e->from, e->model_path, ledger, err);
-    if (status == LK_OK) status = plan_tensors(e, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_adapters_new(&e->adapter, e->sidecar, hp, ledger, err);
+    if (!status) status = plan_fusion(e, err);
+    if (!status) status = lk_gguf_open(&e->map, &e->from, e->model_path, ledger, err);
+    if (!status) status = plan_tensors(e, err);
+    if (status) return status;
     e->old = lk_alloc(ledger, LK_FOR_SCRATCH, e->floats * sizeof *e->old);
     e->new = lk_alloc(ledger, LK_FOR_SCRATCH, e->floats * sizeof *e->new);
     e->data = lk_alloc(ledger, LK_FOR_SCRATCH, e->n_data);
@@ -340,14 +340,14 @@ lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_e
     if (is_same_file(path, model_path) || is_same_file(path, sidecar_path))
         return lk_fail(err, LK_E_ARG, "%s is read by the export; write to another file", path);
     lk_status status = exporter_open(&e, sidecar_path, err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
-    if (status == LK_OK) {
+    if (!status) status = lk_atomic_file_open_public(&f, path, err);
+    if (!status) {
         e.file = f.file;
         status = lk_cxx_call(write_header, &e, err);
-        if (status == LK_OK) status = write_tensors(&e, err);
+        if (!status) status = write_tensors(&e, err);
         status = lk_atomic_file_close(&f, status, err);
     }
-    if (status == LK_OK) *result = e.result;
+    if (!status) *result = e.result;
     exporter_close(&e);
     return status;
 }

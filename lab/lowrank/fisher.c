@@ -43,7 +43,7 @@ lk_status lk_fisher_new(struct lk_fisher *f, struct lk_model *model, struct lk_l
                         lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     lk_status status = lk_fisher_check(model->net, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     *f = (struct lk_fisher){.ledger = ledger,
                             .n_layer = hp->n_layer,
                             .n_head_kv = hp->n_head_kv,
@@ -146,8 +146,8 @@ static void add_nodes(void *arg) {
 static lk_status build_graph(struct fisher_graph *p, struct lk_ledger *ledger, lk_err *err) {
     p->n_node = 4 * (p->net->hp.n_layer * (LK_LAYER_NODES + 16) + 64);
     lk_status status = lk_graph_begin(&p->g, 2 * p->n_node, ledger, err);
-    if (status == LK_OK) status = lk_cxx_call(add_nodes, p, err);
-    return status == LK_OK ? lk_graph_finish(&p->g, ledger, err) : status;
+    if (!status) status = lk_cxx_call(add_nodes, p, err);
+    return status ? status : lk_graph_finish(&p->g, ledger, err);
 }
 
 /* ---- windows ---- */
@@ -196,11 +196,11 @@ lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
                        n_ctx + shift);
     struct fisher_graph p = {.net = model->net, .n = n_ctx};
     lk_status status = build_graph(&p, f->ledger, err);
-    for (size_t i = 0; status == LK_OK && i < n_window; i++) {
+    for (size_t i = 0; !status && i < n_window; i++) {
         set_window(&p, model, text->tok + i * n_ctx, n_ctx, shift);
         ggml_graph_reset(p.g.graph);
         status = lk_graph_run(&p.g, model, err);
-        if (status != LK_OK) break;
+        if (status) break;
         add_squares(f, &p, model->net);
         sum += *(const float *)p.loss->data;
         if (text->progress && !text->progress(text->user, (i + 1) * n_ctx, n_window * n_ctx))
@@ -208,7 +208,7 @@ lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
     }
     set_param_flags(model->net, false);
     lk_graph_free(&p.g, f->ledger);
-    if (status == LK_OK && loss) *loss = sum / (double)n_window;
+    if (!status && loss) *loss = sum / (double)n_window;
     return status;
 }
 

@@ -47,12 +47,12 @@ lk_status lk_fit_eigen(struct lk_fit *fit, const double *second, const double *m
     memcpy(fit->down, second, n_square(fit) * sizeof(double));
     if (metric) {
         lk_status status = factor_metric(l, metric, n, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         lk_tri_mul_right(fit->down, l, n);
         lk_tri_mul_left_t(fit->down, l, n);
     }
     lk_status status = lk_eigen(fit->down, n, fit->gain, fit->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     memcpy(fit->up, fit->down, n_square(fit) * sizeof(double));
     if (metric) {
         lk_tri_mul_right_t(fit->down, l, n);

@@ -126,7 +126,7 @@ static lk_status fit_components(struct fitter *f, int g, struct lk_layer_basis *
         status = lk_fit_eigen(
             &f->fit, f->second,
             metric ? head_metric(metric, g * f->group, f->group, f->metric) : NULL, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (!(b->power[g] > 0))
         return lk_fail(err, LK_E_ARG, "the %s rows of layer %d are all zero: nothing to fit",
                        lk_basis_side_name(f->side), f->layer);
@@ -142,7 +142,7 @@ static lk_status fit_components(struct fitter *f, int g, struct lk_layer_basis *
 
 static lk_status fit_group(struct fitter *f, int g, struct lk_layer_basis *b, lk_err *err) {
     lk_status status = fit_components(f, g, b, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     int n = f->width;
     double lost = 0;
     for (int i = 0; i < n; i++) lost += f->second[(size_t)i * n + i];
@@ -162,18 +162,17 @@ static lk_status fit_layer(struct fitter *f, struct lk_layer_basis *b, lk_err *e
     const struct lk_net *net = source->net;
     lk_compress_svd svd = source->plan->opts.svd;
     lk_status status = layer_basis_alloc(b, source, f->n_group, f->width, err);
-    if (status == LK_OK && svd == LK_SVD_PLAIN) {
+    if (!status && svd == LK_SVD_PLAIN) {
         status = lk_moments_new(&f->weight, f->n_group, f->width, source->ledger, err);
-        if (status == LK_OK)
+        if (!status)
             status = lk_weight_moments(&f->weight, net, f->layer, f->side, source->ledger, err);
     }
-    if (status == LK_OK && svd == LK_SVD_OUTPUT && f->side == LK_BASIS_V) {
+    if (!status && svd == LK_SVD_OUTPUT && f->side == LK_BASIS_V) {
         status = lk_moments_new(&f->output, net->hp.n_head_kv, net->hp.d_head, source->ledger, err);
-        if (status == LK_OK)
-            status = lk_output_moments(&f->output, net, f->layer, source->ledger, err);
+        if (!status) status = lk_output_moments(&f->output, net, f->layer, source->ledger, err);
     }
     f->rows = source->statistics ? &source->statistics->side[f->side][f->layer] : &f->weight;
-    for (int g = 0; status == LK_OK && g < f->n_group; g++) status = fit_group(f, g, b, err);
+    for (int g = 0; !status && g < f->n_group; g++) status = fit_group(f, g, b, err);
     if (f->weight.sum) lk_moments_free(&f->weight, source->ledger);
     if (f->output.sum) lk_moments_free(&f->output, source->ledger);
     return status;
@@ -192,10 +191,10 @@ lk_status lk_fit_layers(struct lk_layer_basis *out, const struct lk_basis_source
     lk_status status = f.second && f.metric
                            ? LK_OK
                            : lk_fail(err, LK_E_NOMEM, "no memory to fit %d channels", f.width);
-    if (status == LK_OK) status = lk_fit_new(&f.fit, f.width, source->ledger, err);
-    for (; status == LK_OK && f.layer < hp->n_layer; f.layer++) {
+    if (!status) status = lk_fit_new(&f.fit, f.width, source->ledger, err);
+    for (; !status && f.layer < hp->n_layer; f.layer++) {
         status = fit_layer(&f, &out[f.layer], err);
-        if (status == LK_OK && !layer_done(user))
+        if (!status && !layer_done(user))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled while fitting");
     }
     if (f.fit.down) lk_fit_free(&f.fit);

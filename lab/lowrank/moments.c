@@ -79,7 +79,7 @@ static lk_status weight_buf_new(struct weight_buf *buf, const struct ggml_tensor
                                .row_bytes = (size_t)w->ne[0] * sizeof *buf->row,
                                .x_bytes = n_x * sizeof *buf->x};
     lk_status status = check_not_repacked(w, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     buf->row = lk_alloc(ledger, LK_FOR_SCRATCH, buf->row_bytes);
     buf->x = lk_alloc(ledger, LK_FOR_SCRATCH, buf->x_bytes);
     return buf->row && buf->x ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for weights");
@@ -101,7 +101,7 @@ static const float *read_row(const struct ggml_tensor *w, int64_t i, float *buf)
 lk_status lk_weight_row(const struct ggml_tensor *w, int64_t i, float *buf, const float **row,
                         lk_err *err) {
     lk_status status = check_not_repacked(w, err);
-    if (status == LK_OK) *row = read_row(w, i, buf);
+    if (!status) *row = read_row(w, i, buf);
     return status;
 }
 
@@ -122,7 +122,7 @@ lk_status lk_weight_moments(struct lk_moments *m, const struct lk_net *net, int 
         first = (int64_t)hp->d_head * (hp->n_head + (side == LK_BASIS_V ? hp->n_head_kv : 0));
     struct weight_buf buf;
     lk_status status = weight_buf_new(&buf, w, (size_t)n_row * (size_t)w->ne[0], ledger, err);
-    if (status == LK_OK) {
+    if (!status) {
         for (int64_t i = 0; i < n_row;
              i++) { /* transpose: a row for the moments is a column of W */
             const float *row = read_row(w, first + i, buf.row);
@@ -143,7 +143,7 @@ lk_status lk_output_moments(struct lk_moments *m, const struct lk_net *net, int 
     int share = hp->n_head / hp->n_head_kv;
     struct weight_buf buf;
     lk_status status = weight_buf_new(&buf, w, (size_t)w->ne[0] * BATCH_ROWS, ledger, err);
-    for (int64_t at = 0; status == LK_OK && at < w->ne[1]; at += BATCH_ROWS) {
+    for (int64_t at = 0; !status && at < w->ne[1]; at += BATCH_ROWS) {
         int64_t n = w->ne[1] - at < BATCH_ROWS ? w->ne[1] - at : BATCH_ROWS;
         for (int64_t i = 0; i < n; i++) {
             const float *row = read_row(w, at + i, buf.row);
@@ -152,7 +152,7 @@ lk_status lk_output_moments(struct lk_moments *m, const struct lk_net *net, int 
         for (int head = 0; head < hp->n_head; head++)
             lk_moments_add(m, head / share, buf.x + (int64_t)head * hp->d_head, n, w->ne[0]);
     }
-    if (status == LK_OK) lk_moments_count(m, (uint64_t)(w->ne[1] * share));
+    if (!status) lk_moments_count(m, (uint64_t)(w->ne[1] * share));
     weight_buf_free(&buf);
     return status;
 }

@@ -235,11 +235,11 @@ lk_status lk_assign_ranks(struct lk_layer_basis *const layer[LK_N_BASIS],
         a.side[a.n_side++] = side;
         if (by_fisher) continue;
         lk_status status = assign_ranks(&a, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         a.n_side = 0;
     }
     lk_status status = a.n_side > 0 ? assign_ranks(&a, err) : LK_OK;
-    for (int i = 0; status == LK_OK && copy_kpre && i < source->net->hp.n_layer; i++)
+    for (int i = 0; !status && copy_kpre && i < source->net->hp.n_layer; i++)
         memcpy(layer[LK_BASIS_K][i].rank, layer[LK_BASIS_KPRE][i].rank,
                source->net->hp.n_head_kv / group[LK_BASIS_K] * sizeof(int32_t));
     return status;

@@ -15,7 +15,7 @@ static lk_status moments_by_layer_new(struct lk_statistics *s, struct lk_moments
                                       int width, lk_err *err) {
     *out = lk_alloc(s->ledger, LK_FOR_SCRATCH, s->n_layer * sizeof **out);
     lk_status status = *out ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for statistics");
-    for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++)
+    for (int layer = 0; !status && layer < s->n_layer; layer++)
         status = lk_moments_new(&(*out)[layer], n_group, width, s->ledger, err);
     return status;
 }
@@ -59,7 +59,7 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
                             struct lk_ledger *ledger, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     lk_status status = lk_statistics_check(hp, opts, n_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_statistics *s = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for statistics");
     *s = (struct lk_statistics){.ledger = ledger,
@@ -73,15 +73,15 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
     const int32_t numbers[] = {opts->queries, opts->n_ctx, opts->n_skip};
     s->key = lk_fnv1a(lk_fnv1a(s->key, numbers, sizeof numbers), tok, n_tok * sizeof *tok);
     if (opts->scored) s->key = lk_fnv1a(s->key, &opts->scored, sizeof opts->scored);
-    for (int side = 0; status == LK_OK && side < LK_N_BASIS; side++) {
+    for (int side = 0; !status && side < LK_N_BASIS; side++) {
         int group = opts->group[side];
         if (group > 0)
             status = moments_by_layer_new(s, &s->side[side], hp->n_head_kv / group,
                                           group * hp->d_head, err);
     }
-    if (status == LK_OK && opts->queries)
+    if (!status && opts->queries)
         status = moments_by_layer_new(s, &s->query, hp->n_head_kv, hp->d_head, err);
-    if (status != LK_OK)
+    if (status)
         lk_statistics_free(s);
     else
         *out = s;
@@ -124,7 +124,7 @@ static bool write_statistics(const struct lk_statistics *s, FILE *file) {
 lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk_err *err) {
     struct lk_atomic_file f;
     lk_status status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (!write_statistics(s, f.file))
         status =
             lk_fail(err, LK_E_IO, "cannot write the statistics to %s; is the disk full?", path);
@@ -271,7 +271,7 @@ static lk_status eval_window(struct collector *g, size_t n, size_t n_tok, lk_err
     for (size_t at = 0; at < n; at += LK_EVAL_MAX) {
         size_t step = n - at < LK_EVAL_MAX ? n - at : LK_EVAL_MAX;
         lk_status status = lk_session_eval(g->session, g->tok + at, step, false, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         if (g->progress && !g->progress(g->user, g->s->n_tok + at + step, n_tok))
             return lk_fail(err, LK_E_CANCELLED, "cancelled while evaluating the text");
     }
@@ -289,11 +289,11 @@ static lk_status eval_text(struct collector *g, const int32_t *tok, size_t n_tok
                n = left < (size_t)s->opts.n_ctx ? left : (size_t)s->opts.n_ctx;
         memcpy(g->tok, tok + s->n_tok, n * sizeof *tok);
         lk_status status = eval_window(g, n, n_tok, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         s->n_tok += n;
         if (!path || s->n_tok == n_tok || lk_now() - last_save < save_seconds) continue;
         status = lk_statistics_save(s, path, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         last_save = lk_now();
     }
     return path && n_tok > n_before ? lk_statistics_save(s, path, err) : LK_OK;
@@ -306,9 +306,9 @@ lk_status lk_statistics_collect(struct lk_statistics *s, struct lk_model *model,
     lk_recipe *recipe = NULL;
     lk_session_opts opts = {.n_ctx = s->opts.n_ctx};
     lk_status status = lk_recipe_parse(&recipe, "f16", err);
-    if (status == LK_OK) status = lk_session_new(&g.session, model, recipe, &opts, err);
-    if (status == LK_OK) status = collector_alloc(&g, err);
-    if (status == LK_OK) {
+    if (!status) status = lk_session_new(&g.session, model, recipe, &opts, err);
+    if (!status) status = collector_alloc(&g, err);
+    if (!status) {
         g.session->watch = (struct lk_watch){.on_attention = add_layer_rows, .user = &g};
         status = eval_text(&g, tok, n_tok, path, err);
     }

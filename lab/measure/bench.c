@@ -79,10 +79,9 @@ static lk_status move_to_depth(struct bench *b, size_t depth, lk_err *err) {
     size_t before = lk_session_n_tok(b->deep), n_computed = computed_tokens(depth);
     lk_status status = LK_OK;
     if (before < n_computed) status = lk_session_sync(b->deep, b->tok, n_computed, NULL, err);
-    if (status == LK_OK && lk_session_n_tok(b->deep) < depth)
+    if (!status && lk_session_n_tok(b->deep) < depth)
         status = lk_repeat_rows(b->deep, b->source, depth - lk_session_n_tok(b->deep), err);
-    if (status == LK_OK && !add_progress(b, repeat_cost(depth - before)))
-        return fail_cancelled(err);
+    if (!status && !add_progress(b, repeat_cost(depth - before))) return fail_cancelled(err);
     return status;
 }
 
@@ -90,7 +89,7 @@ static lk_status move_to_depth(struct bench *b, size_t depth, lk_err *err) {
 static lk_status reset_work(struct bench *b, lk_err *err) {
     size_t depth = lk_session_n_tok(b->deep);
     if (depth > 0 && lk_session_n_tok(b->work) > depth &&
-        lk_session_truncate(b->work, depth, NULL) == LK_OK)
+        !lk_session_truncate(b->work, depth, NULL))
         return LK_OK;
     return lk_session_copy(b->work, b->deep, err);
 }
@@ -109,7 +108,7 @@ static lk_status time_prefill(struct bench *b, double *seconds, lk_err *err) {
     double start = lk_now();
     lk_status status = lk_session_sync(b->work, b->tok, depth + n, NULL, err);
     *seconds = lk_now() - start;
-    if (status == LK_OK && !add_progress(b, prefill_cost(depth, n))) return fail_cancelled(err);
+    if (!status && !add_progress(b, prefill_cost(depth, n))) return fail_cancelled(err);
     return status;
 }
 
@@ -123,13 +122,13 @@ static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
     size_t depth = lk_session_n_tok(b->work), n = b->opts->n_decode;
     int32_t tok = b->tok[depth], n_vocab = b->model->net->hp.n_vocab;
     lk_status status = lk_session_reserve(b->work, n + 1, err);
-    if (status == LK_OK) status = lk_session_eval(b->work, &tok, 1, false, err);
+    if (!status) status = lk_session_eval(b->work, &tok, 1, false, err);
     lk_cluster_stats before = count_exchanges(b);
     double start = lk_now();
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         tok = most_probable(b->model->kernels, lk_session_logits(b->work, -1), n_vocab);
         status = lk_session_eval(b->work, &tok, 1, false, err);
-        if (status == LK_OK && !add_progress(b, decode_cost(depth, 1))) return fail_cancelled(err);
+        if (!status && !add_progress(b, decode_cost(depth, 1))) return fail_cancelled(err);
     }
     *seconds = lk_now() - start;
     lk_cluster_stats after = count_exchanges(b);
@@ -138,7 +137,7 @@ static lk_status time_decode(struct bench *b, double *seconds, lk_err *err) {
     b->exchanged.bytes_sent += after.bytes_sent - before.bytes_sent;
     b->exchanged.seconds += after.seconds - before.seconds;
     b->decode_seconds += *seconds;
-    if (status == LK_OK) add_progress(b, decode_cost(depth, 1));
+    if (!status) add_progress(b, decode_cost(depth, 1));
     return status;
 }
 
@@ -157,8 +156,8 @@ static lk_status measure(struct bench *b, size_t n,
     for (size_t i = 0; i < m; i++) {
         lk_status status = reset_work(b, err);
         double cpu = lk_process_cpu_seconds(), start = lk_now();
-        if (status == LK_OK) status = timed(b, &b->seconds[i], err);
-        if (status != LK_OK) return status;
+        if (!status) status = timed(b, &b->seconds[i], err);
+        if (status) return status;
         b->cpu += lk_process_cpu_seconds() - cpu;
         b->timed += lk_now() - start;
     }
@@ -174,10 +173,10 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     b->exchanged = (lk_cluster_stats){0};
     lk_session_clear(b->work);
     lk_status status = move_to_depth(b, depth, err);
-    if (status == LK_OK)
+    if (!status)
         status = measure(b, b->opts->n_prefill, time_prefill, &out->prefill_tps,
                          &out->prefill_tps_best, err);
-    if (status == LK_OK)
+    if (!status)
         status = measure(b, b->opts->n_decode, time_decode, &out->decode_tps, &out->decode_tps_best,
                          err);
     /* Bytes of `deep`: `work` also holds its own copies of the shared blocks it wrote to. */
@@ -237,10 +236,10 @@ static lk_status bench_open(struct bench *b, const lk_recipe *recipe, lk_err *er
     lk_session_opts source_opts = {
         .n_ctx = (int32_t)b->n_text, .progress = session_progress, .user = b};
     lk_status status = lk_recipe_parse(&b->f16, "f16", err);
-    if (status == LK_OK) /* every rank repeats its rows */
+    if (!status) /* every rank repeats its rows */
         status = lk_session_new_on_ranks(&b->source, b->model, b->f16, &source_opts, true, err);
-    if (status == LK_OK) status = lk_session_new(&b->deep, b->model, recipe, &opts, err);
-    if (status == LK_OK) status = lk_session_new(&b->work, b->model, recipe, &opts, err);
+    if (!status) status = lk_session_new(&b->deep, b->model, recipe, &opts, err);
+    if (!status) status = lk_session_new(&b->work, b->model, recipe, &opts, err);
     return status;
 }
 
@@ -257,18 +256,18 @@ static void bench_close(struct bench *b) {
 static lk_status warm_up(struct bench *b, lk_err *err) {
     size_t n = b->opts->n_prefill ? b->opts->n_prefill : 1;
     lk_status status = lk_session_sync(b->work, b->tok, n, NULL, err);
-    if (status == LK_OK && !add_progress(b, prefill_cost(0, b->opts->n_prefill)))
+    if (!status && !add_progress(b, prefill_cost(0, b->opts->n_prefill)))
         return fail_cancelled(err);
-    if (status != LK_OK || !needs_source(b)) return status;
+    if (status || !needs_source(b)) return status;
     status = lk_session_sync(b->source, b->text, b->n_text, NULL, err);
-    if (status == LK_OK && !add_progress(b, prefill_cost(0, b->n_text))) return fail_cancelled(err);
+    if (!status && !add_progress(b, prefill_cost(0, b->n_text))) return fail_cancelled(err);
     return status;
 }
 
 lk_status lk_bench(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                    const lk_bench_opts *opts, lk_bench_result *results, lk_err *err) {
     lk_status status = check_bench_opts(opts, n_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t n_measured = opts->n_prefill > opts->n_decode ? opts->n_prefill : opts->n_decode;
     struct bench b = {.model = model,
                       .opts = opts,
@@ -279,13 +278,13 @@ lk_status lk_bench(lk_model *model, const lk_recipe *recipe, const int32_t *tok,
     b.n_ctx = b.max_depth + n_measured + 1;
     b.total = total_cost(&b);
     status = bench_open(&b, recipe, err);
-    if (status == LK_OK) status = warm_up(&b, err);
+    if (!status) status = warm_up(&b, err);
     lk_bench_result *found =
-        status == LK_OK ? lk_alloc(&b.ledger, LK_FOR_OTHER, opts->n_depth * sizeof *found) : NULL;
-    if (status == LK_OK && !found) status = lk_fail(err, LK_E_NOMEM, "no memory to measure");
-    for (size_t i = 0; status == LK_OK && i < opts->n_depth; i++)
+        !status ? lk_alloc(&b.ledger, LK_FOR_OTHER, opts->n_depth * sizeof *found) : NULL;
+    if (!status && !found) status = lk_fail(err, LK_E_NOMEM, "no memory to measure");
+    for (size_t i = 0; !status && i < opts->n_depth; i++)
         status = measure_depth(&b, opts->depth[i], &found[i], err);
-    for (size_t i = 0; status == LK_OK && i < opts->n_depth; i++) results[i] = found[i];
+    for (size_t i = 0; !status && i < opts->n_depth; i++) results[i] = found[i];
     lk_release(&b.ledger, LK_FOR_OTHER, found, opts->n_depth * sizeof *found);
     bench_close(&b);
     return status;

@@ -73,7 +73,7 @@ static lk_status score_chunk(lk_predictor *predictor, size_t n, const lk_compare
             lk_predictor *p = &predictor[i];
             double start = lk_now();
             lk_status status = p->eval(p->self, tok, n_tok, scored, err);
-            if (status != LK_OK) return status;
+            if (status) return status;
             p->seconds += lk_now() - start;
             for (size_t row = 0; row < n_tok; row++) {
                 size_t pos = at + row;
@@ -201,7 +201,7 @@ static lk_status comparison_open(struct comparison *c, const lk_recipe *const *r
         return lk_fail(err, LK_E_NOMEM, "no memory to compare %zu recipes", n - 1);
     lk_status status = lk_recipe_parse(&c->f16, "f16", err);
     lk_session_opts opts = {.n_ctx = (int32_t)c->n_ctx, .progress = prompt_progress, .user = c};
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         lk_model *of = i == 0 && c->opts->reference ? c->opts->reference : c->model;
         status = lk_session_new(&c->session[i], of, i ? recipe[i - 1] : c->f16, &opts, err);
         c->predictor[i] = (lk_predictor){.self = c->session[i],
@@ -236,7 +236,7 @@ static lk_status prefill_prompt(struct comparison *c, lk_session *const *session
 static lk_status prefill_prompts(struct comparison *c, lk_err *err) {
     size_t first = c->opts->reference != NULL;
     lk_status status = first ? prefill_prompt(c, c->session, 1, err) : LK_OK;
-    if (status != LK_OK) return status;
+    if (status) return status;
     return prefill_prompt(c, c->session + first, c->n_predictor - first, err);
 }
 
@@ -252,12 +252,12 @@ static lk_status compare_chunk(struct comparison *c, const int32_t *tok, lk_err 
     memcpy(c->tok, tok, c->n_ctx * sizeof *tok);
     lk_compare_set_bos(c->model, c->tok);
     lk_status status = c->n_prompt ? prefill_prompts(c, err) : LK_OK;
-    if (status != LK_OK) return status;
+    if (status) return status;
     for (size_t i = 0; i < c->n_predictor; i++)
         c->chunk_score[i] = c->score + i * c->n_score + c->chunk * c->n_scored;
     status = lk_compare_chunk(c->predictor, c->n_predictor, &chunk, c->chunk_score, err);
     c->done += (c->n_ctx - c->n_prompt) * c->n_predictor;
-    for (size_t i = 0; status == LK_OK && i < c->n_predictor; i++) {
+    for (size_t i = 0; !status && i < c->n_predictor; i++) {
         lk_session_stats stats = lk_session_get_stats(c->session[i]);
         c->stats[i].bytes_per_token += stats.bytes_per_token / c->n_chunk;
         c->stats[i].bits_per_value += stats.bits_per_value / c->n_chunk;
@@ -302,9 +302,9 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
                            .opts = opts};
     c.total = n_chunk * ((n_ctx - n_prompt) * c.n_predictor + n_prompt * (opts->reference ? 2 : 1));
     lk_status status = comparison_open(&c, recipe, err);
-    for (; status == LK_OK && c.chunk < n_chunk; c.chunk++)
+    for (; !status && c.chunk < n_chunk; c.chunk++)
         status = compare_chunk(&c, tok + c.chunk * n_ctx, err);
-    for (size_t i = 0; status == LK_OK && i < n_recipe; i++) {
+    for (size_t i = 0; !status && i < n_recipe; i++) {
         results[i] = lk_compare_summarize(c.score + (i + 1) * c.n_score, c.n_score);
         results[i].bytes_per_token = c.stats[i + 1].bytes_per_token;
         results[i].bits_per_value = c.stats[i + 1].bits_per_value;

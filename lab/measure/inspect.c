@@ -52,9 +52,9 @@ static lk_status open_sessions(struct inspect_sessions *s, lk_model *model, cons
                                size_t n_tok, lk_err *err) {
     lk_session_opts opts = {.n_ctx = (int32_t)n_tok, .progress = prompt_progress, .user = s};
     lk_status status = lk_recipe_parse(&s->f16, "f16", err);
-    for (int i = 0; status == LK_OK && i < 2; i++) {
+    for (int i = 0; !status && i < 2; i++) {
         status = lk_session_new(&s->session[i], model, i == RECIPE ? recipe : s->f16, &opts, err);
-        if (status == LK_OK) status = lk_probe_new(&s->probe[i], s->session[i], err);
+        if (!status) status = lk_probe_new(&s->probe[i], s->session[i], err);
     }
     return status;
 }
@@ -86,17 +86,16 @@ static lk_status eval_tokens(lk_inspection *in, struct inspect_sessions *s, cons
     lk_status status = LK_OK;
     s->n_prompt = in->n_tok - in->n_query;
     s->total = 2 * (s->n_prompt + in->n_query * DECODE_COST);
-    for (int i = 0; status == LK_OK && i < 2; i++) {
+    for (int i = 0; !status && i < 2; i++) {
         status = lk_session_sync(s->session[i], tok, s->n_prompt, NULL, err);
         s->done += s->n_prompt;
     }
-    for (size_t at = s->n_prompt; status == LK_OK && at < in->n_tok; at++) {
-        for (int i = 0; status == LK_OK && i < 2; i++)
+    for (size_t at = s->n_prompt; !status && at < in->n_tok; at++) {
+        for (int i = 0; !status && i < 2; i++)
             status = lk_session_eval(s->session[i], tok + at, 1, false, err);
-        if (status == LK_OK) add_attention(in, s);
+        if (!status) add_attention(in, s);
         s->done += 2 * DECODE_COST;
-        if (status == LK_OK && s->opts->progress &&
-            !s->opts->progress(s->opts->user, s->done, s->total))
+        if (!status && s->opts->progress && !s->opts->progress(s->opts->user, s->done, s->total))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled");
     }
     return status;
@@ -175,20 +174,20 @@ lk_status lk_inspect(lk_inspection **out, lk_model *model, const lk_recipe *reci
                        opts->n_query, opts->n_query, n_tok);
     struct inspection *self = NULL;
     lk_status status = inspection_new(&self, lk_model_get_info(model).n_cached, recipe, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_inspection *in = &self->in;
     in->n_tok = n_tok;
     in->n_query = opts->n_query;
     struct inspect_sessions s = {.opts = opts};
     status = open_sessions(&s, model, recipe, n_tok, err);
-    if (status == LK_OK) status = eval_tokens(in, &s, tok, err);
-    if (status == LK_OK) {
+    if (!status) status = eval_tokens(in, &s, tok, err);
+    if (!status) {
         for (int layer = 0; layer < in->n_layer; layer++)
             for (int side = 0; side < 2; side++) add_rows(in, &s, layer, side);
         in->stats = lk_session_get_stats(s.session[RECIPE]);
     }
     close_sessions(&s);
-    if (status != LK_OK)
+    if (status)
         lk_inspection_free(in);
     else
         *out = in;

@@ -51,8 +51,8 @@ lk_status lk_less_checkpoint_save(const struct lk_less_checkpoint *c, lk_err *er
     struct span span[N_SPAN];
     struct lk_atomic_file f;
     lk_status status = layer_file_name(path, c, c->state.layer, err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_atomic_file_open_public(&f, path, err);
+    if (status) return status;
     list_spans(c, span);
     bool ok = fwrite(&c->state, sizeof c->state, 1, f.file) == 1;
     for (int i = 0; ok && i < N_SPAN; i++)
@@ -64,7 +64,7 @@ lk_status lk_less_checkpoint_save(const struct lk_less_checkpoint *c, lk_err *er
 bool lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer) {
     char path[LK_MAX_PATH];
     struct span span[N_SPAN];
-    if (layer_file_name(path, c, layer, NULL) != LK_OK) return false;
+    if (layer_file_name(path, c, layer, NULL)) return false;
     FILE *file = fopen(path, "rb");
     if (!file) return false;
     list_spans(c, span);
@@ -79,7 +79,7 @@ bool lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer) {
 void lk_less_checkpoint_remove(const struct lk_less_checkpoint *c, int n_layer) {
     char path[LK_MAX_PATH];
     for (int layer = 0; layer < n_layer; layer++)
-        if (layer_file_name(path, c, layer, NULL) == LK_OK) unlink(path);
+        if (!layer_file_name(path, c, layer, NULL)) unlink(path);
 }
 
 /* ---- sidecar ----
@@ -102,7 +102,7 @@ static lk_status add_layer(struct lk_sidecar_builder *draft, const struct lk_les
                {"psi.s1", LK_SIDECAR_F32, k->psi_s1, s->n_feature, s->n_psi, 1},
                {"psi.s2", LK_SIDECAR_F32, k->psi_s2, s->n_feature, s->n_psi, 1}};
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; !status && i < sizeof all / sizeof *all; i++) {
         struct lk_sidecar_tensor tensor = {.ne = {all[i].ne0, all[i].ne1, all[i].ne2},
                                            .type = all[i].type,
                                            .data = (void *)all[i].data};
@@ -116,7 +116,7 @@ static lk_status add_layer(struct lk_sidecar_builder *draft, const struct lk_les
 static lk_status add_others(struct lk_sidecar_builder *draft, const struct lk_sidecar *other,
                             lk_err *err) {
     lk_status status = LK_OK;
-    for (size_t i = 0; other && status == LK_OK && i < other->n_tensor; i++)
+    for (size_t i = 0; other && !status && i < other->n_tensor; i++)
         if (!strstr(other->tensor[i].name, ".less."))
             status = lk_sidecar_builder_add(draft, &other->tensor[i], err);
     return status;
@@ -136,7 +136,7 @@ lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_si
     struct lk_sidecar_builder *draft = NULL;
     struct lk_atomic_file f;
     lk_status status = lk_sidecar_builder_new(&draft, info, ledger, err);
-    for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
+    for (int layer = 0; !status && layer < n_layer; layer++) {
         struct lk_less_maps maps;
         if (!lk_less_checkpoint_load(c, layer)) {
             status = lk_fail(err, LK_E_IO, "%s.layer-%d is missing; run the command again", c->path,
@@ -146,9 +146,9 @@ lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_si
         lk_less_net_export(c->net, c->best_weight, block + layer * layer_bytes, &maps);
         status = add_layer(draft, s, layer, &maps, err);
     }
-    if (status == LK_OK) status = add_others(draft, other, err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, c->path, err);
-    if (status == LK_OK)
+    if (!status) status = add_others(draft, other, err);
+    if (!status) status = lk_atomic_file_open_public(&f, c->path, err);
+    if (!status)
         status = lk_atomic_file_close(&f, lk_sidecar_builder_write(draft, f.file, err), err);
     lk_sidecar_builder_free(draft);
     lk_release(ledger, LK_FOR_SCRATCH, block, bytes);

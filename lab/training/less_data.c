@@ -161,7 +161,7 @@ static lk_status pass_open(struct collect_pass *p, lk_err *err) {
     }
     lk_status status = lk_recipe_parse(&p->recipe, "f16", err);
     lk_session_opts opts = {.n_ctx = p->data->source.n_ctx};
-    return status == LK_OK ? lk_session_new(&p->session, p->model, p->recipe, &opts, err) : status;
+    return status ? status : lk_session_new(&p->session, p->model, p->recipe, &opts, err);
 }
 
 static void pass_close(struct collect_pass *p) {
@@ -279,7 +279,7 @@ static lk_status eval_sequence(struct collect_pass *p, const int32_t *tok, lk_er
     lk_session_clear(p->session);
     p->session->watch = (struct lk_watch){.on_partials = record_attention, .user = p};
     lk_status status = LK_OK;
-    for (int at = 0, n; status == LK_OK && at < s->n_ctx; at += n) {
+    for (int at = 0, n; !status && at < s->n_ctx; at += n) {
         int end = at < prompt ? prompt : s->n_ctx; /* a call is inside the prompt or after it */
         n = end - at < LK_EVAL_MAX ? end - at : LK_EVAL_MAX;
         status = lk_session_eval(p->session, tok + at, (size_t)n, false, err);
@@ -292,10 +292,10 @@ static lk_status collect_examples(struct lk_less_data *data, const struct lk_les
     const struct lk_less_source *s = &data->source;
     struct collect_pass p = {.data = data, .model = opts->model};
     lk_status status = pass_open(&p, err);
-    for (int seq = 0; status == LK_OK && seq < s->n_seq; seq++) {
+    for (int seq = 0; !status && seq < s->n_seq; seq++) {
         p.policy = sequence_policy(s, seq);
         status = eval_sequence(&p, opts->tok + (size_t)seq * s->n_ctx, err);
-        for (int layer = 0; status == LK_OK && layer < s->n_layer; layer++) {
+        for (int layer = 0; !status && layer < s->n_layer; layer++) {
             record_layer(&p, layer);
             if (!transfer_all(data->file, data->record, data->record_bytes,
                               record_offset(data, layer, seq), true))
@@ -312,7 +312,7 @@ static lk_status collect_examples(struct lk_less_data *data, const struct lk_les
     }
     pass_close(&p);
     struct lk_less_source header = *s; /* written last: a file with a header is complete */
-    if (status == LK_OK &&
+    if (!status &&
         (!transfer_all(data->file, &header, sizeof header, 0, true) || fsync(data->file) != 0))
         status = lk_fail(err, LK_E_IO, "cannot write the file of examples: %s", strerror(errno));
     return status;
@@ -379,7 +379,7 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
     memset(s, 0, sizeof *s);
     set_source(s, opts);
     lk_status status = check_source(s, &opts->model->net->hp, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     for (int i = 0; i < opts->n_policy; i++) {
         size_t bytes = part_offset(data, &opts->policy[i], N_PART);
         data->record_bytes = bytes > data->record_bytes ? bytes : data->record_bytes;
@@ -391,12 +391,12 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
     data->file = open(opts->path, O_RDWR | O_CREAT, 0644);
     if (data->file < 0)
         status = lk_fail(err, LK_E_IO, "cannot open %s: %s", opts->path, strerror(errno));
-    bool same = status == LK_OK && transfer_all(data->file, &found, sizeof found, 0, false) &&
+    bool same = !status && transfer_all(data->file, &found, sizeof found, 0, false) &&
                 memcmp(&found, s, sizeof found) == 0;
-    if (status == LK_OK && !same && ftruncate(data->file, 0) != 0)
+    if (!status && !same && ftruncate(data->file, 0) != 0)
         status = lk_fail(err, LK_E_IO, "cannot truncate %s: %s", opts->path, strerror(errno));
-    if (status == LK_OK && !same) status = collect_examples(data, opts, err);
-    if (status != LK_OK) lk_less_data_close(data);
+    if (!status && !same) status = collect_examples(data, opts, err);
+    if (status) lk_less_data_close(data);
     return status;
 }
 

@@ -239,15 +239,15 @@ static lk_status build_train_graph(struct lk_less_net *net, lk_err *err) {
     g->grads = true;
     lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
                                       net->ledger, err);
-    if (status == LK_OK) status = lk_cxx_call(add_train_nodes, net, err);
-    return status == LK_OK ? lk_graph_finish(g, net->ledger, err) : status;
+    if (!status) status = lk_cxx_call(add_train_nodes, net, err);
+    return status ? status : lk_graph_finish(g, net->ledger, err);
 }
 
 static lk_status build_eval_graph(struct lk_less_net *net, lk_err *err) {
     struct lk_graph *g = &net->eval_graph;
     lk_status status = lk_graph_begin(g, net->size.shape.n_head_kv * NODES_PER_HEAD + NODES_AROUND,
                                       net->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct ggml_tensor *base = squared_errors(net, g->ctx, false, true),
                        *errors = squared_errors(net, g->ctx, false, false);
     net->node->eval_loss = weighted_mean(net, g->ctx, errors, base);
@@ -303,13 +303,13 @@ lk_status lk_less_net_new(struct lk_less_net **out, const struct lk_less_size *s
     if (!net) return lk_fail(err, LK_E_NOMEM, "no memory to train");
     *net = (struct lk_less_net){.size = *size, .model = model, .ledger = ledger, .norm = 1};
     lk_status status = net_alloc(net, err);
-    if (status == LK_OK) {
+    if (!status) {
         lk_less_net_reset(net, 1e-4f, seed);
         lk_less_net_set_wo(net, wo);
         status = build_train_graph(net, err);
     }
-    if (status == LK_OK) status = build_eval_graph(net, err);
-    if (status != LK_OK)
+    if (!status) status = build_eval_graph(net, err);
+    if (status)
         lk_less_net_free(net);
     else
         *out = net;
@@ -471,7 +471,7 @@ lk_status lk_less_net_add_gradient(struct lk_less_net *net, uint64_t seed, float
     }
     *(float *)ggml_graph_get_grad_acc(net->train_graph.graph, net->node->loss)->data = 1;
     lk_status status = lk_graph_run(&net->train_graph, net->model, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     *loss = *(float *)net->node->loss->data;
     sum_gradients(net);
     return LK_OK;
@@ -485,7 +485,7 @@ void lk_less_net_step(struct lk_less_net *net, float rate, int64_t nth) {
 
 lk_status lk_less_net_eval(struct lk_less_net *net, struct lk_less_loss *out, lk_err *err) {
     lk_status status = lk_graph_run(&net->eval_graph, net->model, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     *out = (struct lk_less_loss){*(float *)net->node->eval_loss->data,
                                  *(float *)net->node->base->data, *(float *)net->node->power->data};
     return LK_OK;

@@ -73,7 +73,7 @@ static lk_status load_wo(struct trainer *t, int layer, lk_err *err) {
     int64_t n_in = l->wo->ne[0], n_out = l->wo->ne[1];
     struct lk_graph g = {0};
     lk_status status = lk_graph_begin(&g, 16, &t->ledger, err);
-    if (status == LK_OK) {
+    if (!status) {
         g.x_in = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, n_in, n_in);
         ggml_set_input(g.x_in);
         g.x_out = lk_linear(t->model->net, g.ctx, l->wo, NULL, NULL, g.x_in);
@@ -81,17 +81,17 @@ static lk_status load_wo(struct trainer *t, int layer, lk_err *err) {
         ggml_build_forward_expand(g.graph, g.x_out);
         status = lk_graph_finish(&g, &t->ledger, err);
     }
-    if (status == LK_OK) {
+    if (!status) {
         float *one = g.x_in->data;
         memset(one, 0, ggml_nbytes(g.x_in));
         for (int64_t i = 0; i < n_in; i++) one[i * n_in + i] = 1;
         status = lk_graph_run(&g, t->model, err);
     }
-    for (int64_t i = 0; status == LK_OK && i < n_in; i++)
+    for (int64_t i = 0; !status && i < n_in; i++)
         for (int64_t o = 0; o < n_out; o++)
             t->wo[o * n_in + i] = ((const float *)g.x_out->data)[i * n_out + o];
     lk_graph_free(&g, &t->ledger);
-    if (status == LK_OK) lk_less_net_set_wo(t->net, t->wo);
+    if (!status) lk_less_net_set_wo(t->net, t->wo);
     return status;
 }
 
@@ -99,7 +99,7 @@ static lk_status load_wo(struct trainer *t, int layer, lk_err *err) {
 static lk_status set_sequence(struct trainer *t, int seq, uint64_t seed, lk_err *err) {
     struct lk_less_example example;
     lk_status status = lk_less_data_read(&t->data, t->saved.state.layer, seq, &example, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_less_choose_queries(&t->queries, &t->data.source, seq, seed);
     t->net->norm = t->norm[seq];
     lk_less_net_set_input(t->net, &example, t->queries.query, t->queries.weight);
@@ -111,11 +111,11 @@ static lk_status set_sequence(struct trainer *t, int seq, uint64_t seed, lk_err 
 static lk_status measure_norms(struct trainer *t, lk_err *err) {
     lk_status status = LK_OK;
     double mean = 0;
-    for (int seq = 0; status == LK_OK && seq < t->opts.n_seq; seq++) {
+    for (int seq = 0; !status && seq < t->opts.n_seq; seq++) {
         struct lk_less_loss loss = {0};
         t->norm[seq] = 1;
         status = set_sequence(t, seq, 0, err);
-        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, err);
+        if (!status) status = lk_less_net_eval(t->net, &loss, err);
         if (loss.power > 0) t->norm[seq] = loss.power;
         mean += t->norm[seq] / t->opts.n_seq;
     }
@@ -165,10 +165,10 @@ static lk_status estimate_levels(struct trainer *t, int n, lk_err *err) {
     struct lk_less_maps maps;
     lk_less_net_export(t->net, t->net->weight, block, &maps);
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < n; i++) {
+    for (int i = 0; !status && i < n; i++) {
         struct lk_less_example ex;
         status = lk_less_data_read(&t->data, t->saved.state.layer, t->order[i], &ex, err);
-        if (status == LK_OK) add_to_levels(t, &ex, &maps, n);
+        if (!status) add_to_levels(t, &ex, &maps, n);
     }
     lk_release(&t->ledger, LK_FOR_SCRATCH, block, bytes);
     return status;
@@ -210,9 +210,9 @@ static lk_status validate(struct trainer *t, float *out, lk_err *err) {
     for (int i = t->opts.n_seq - t->n_valid; i < t->opts.n_seq; i++) {
         struct lk_less_loss loss;
         lk_status status = set_sequence(t, t->order[i], 0, err);
-        if (status == LK_OK) status = lk_less_net_eval(t->net, &loss, err);
-        if (status == LK_OK && !isfinite(loss.loss)) status = fail_not_finite(t, t->order[i], err);
-        if (status != LK_OK) return status;
+        if (!status) status = lk_less_net_eval(t->net, &loss, err);
+        if (!status && !isfinite(loss.loss)) status = fail_not_finite(t, t->order[i], err);
+        if (status) return status;
         sum += loss.loss;
         sum_base += loss.base;
     }
@@ -230,18 +230,18 @@ static lk_status run_epoch(struct trainer *t, lk_err *err) {
     memcpy(order, t->order, (size_t)n_train * sizeof *order);
     lk_shuffle(order, n_train, step_seed(t, layer, epoch + 1, n_seq));
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < n_train; i++) {
+    for (int i = 0; !status && i < n_train; i++) {
         uint64_t seed = step_seed(t, layer, epoch + 1, i);
         status = set_sequence(t, order[i], seed, err);
-        if (status == LK_OK) status = lk_less_net_add_gradient(t->net, seed, &loss, err);
-        if (status == LK_OK && !isfinite(loss)) status = fail_not_finite(t, order[i], err);
-        if (status == LK_OK && ((i + 1) % lk_less_batch(&schedule) == 0 || i + 1 == n_train))
+        if (!status) status = lk_less_net_add_gradient(t->net, seed, &loss, err);
+        if (!status && !isfinite(loss)) status = fail_not_finite(t, order[i], err);
+        if (!status && ((i + 1) % lk_less_batch(&schedule) == 0 || i + 1 == n_train))
             lk_less_net_step(t->net, rate, ++state->n_step);
-        if (status == LK_OK) status = count_step(t, err);
+        if (!status) status = count_step(t, err);
     }
     float valid;
-    if (status == LK_OK) status = validate(t, &valid, err);
-    if (status != LK_OK) return status;
+    if (!status) status = validate(t, &valid, err);
+    if (status) return status;
     state->n_epoch = epoch + 1;
     if (valid < state->best) {
         state->best = valid;
@@ -260,36 +260,35 @@ static lk_status tune_levels(struct trainer *t, lk_err *err) {
     float *level = t->net->level, valid = 0;
     memcpy(t->net->weight, t->best_weight, t->net->n_weight * sizeof(float));
     lk_status status = validate(t, &state->best, err);
-    for (int head = 0; status == LK_OK && head < t->size.shape.n_head; head++) {
+    for (int head = 0; !status && head < t->size.shape.n_head; head++) {
         float start = level[head], best = start;
-        for (size_t i = 0; status == LK_OK && i < sizeof lower / sizeof *lower; i++) {
+        for (size_t i = 0; !status && i < sizeof lower / sizeof *lower; i++) {
             level[head] = start - lower[i];
             status = validate(t, &valid, err);
-            if (status != LK_OK || valid >= state->best) break;
+            if (status || valid >= state->best) break;
             state->best = valid;
             best = level[head];
         }
         level[head] = best;
     }
     state->tuned = 1;
-    return status == LK_OK ? lk_less_checkpoint_save(&t->saved, err) : status;
+    return status ? status : lk_less_checkpoint_save(&t->saved, err);
 }
 
 static lk_status train_layer(struct trainer *t, int layer, lk_err *err) {
     const struct lk_less_state *state = &t->saved.state;
     double start = lk_now();
     lk_status status = load_wo(t, layer, err);
-    if (status == LK_OK && !lk_less_checkpoint_load(&t->saved, layer))
-        status = start_layer(t, layer, err);
-    if (status == LK_OK && !state->tuned) status = measure_norms(t, err);
-    while (status == LK_OK && state->n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
-    if (status == LK_OK && !state->tuned && !t->opts.plain) status = tune_levels(t, err);
+    if (!status && !lk_less_checkpoint_load(&t->saved, layer)) status = start_layer(t, layer, err);
+    if (!status && !state->tuned) status = measure_norms(t, err);
+    while (!status && state->n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
+    if (!status && !state->tuned && !t->opts.plain) status = tune_levels(t, err);
     lk_less_layer done = {.layer = layer,
                           .best_epoch = state->best_epoch,
                           .n_epoch = state->n_epoch,
                           .loss = state->best,
                           .seconds = lk_now() - start};
-    if (status == LK_OK && t->opts.layer_done) t->opts.layer_done(t->opts.user, &done);
+    if (!status && t->opts.layer_done) t->opts.layer_done(t->opts.user, &done);
     return status;
 }
 
@@ -362,10 +361,10 @@ static lk_status open_from(struct trainer *t, lk_err *err) {
                                      hp->d_head};
     if (!t->opts.from) return LK_OK;
     lk_status status = lk_sidecar_open(&t->from, t->opts.from, &model, &t->ledger, err);
-    if (status == LK_OK)
+    if (!status)
         status = lk_absorb_new(&t->from_networks, t->from, hp->n_head, t->model->kernels,
                                &t->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_less_shape *s = &t->from_networks->shape;
     t->opts.n_feature = s->n_feature;
     t->opts.n_hidden = s->n_hidden;
@@ -432,7 +431,7 @@ static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
     lk_shuffle(t->order, o->n_seq, lk_random_nth(o->seed, 0));
     lk_status status =
         lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     t->best_weight =
         lk_alloc(&t->ledger, LK_FOR_SCRATCH, t->net->n_weight * sizeof *t->best_weight);
     if (!t->best_weight) return lk_fail(err, LK_E_NOMEM, "no memory to train");
@@ -504,7 +503,7 @@ static struct lk_sidecar_info describe_training(const struct trainer *t) {
 static lk_status finish(struct trainer *t, const char *examples_path, lk_err *err) {
     struct lk_sidecar_info info = describe_training(t);
     lk_status status = lk_less_sidecar_write(&t->saved, &info, t->model->sidecar, &t->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_less_checkpoint_remove(&t->saved, t->data.source.n_layer);
     unlink(examples_path);
     return LK_OK;
@@ -520,16 +519,16 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
     if (first < 0 || last < first || last >= n_layer)
         return lk_fail(err, LK_E_ARG, "the layers must be between 0 and %d", n_layer - 1);
     lk_status status = lk_model_check_dense(model, err);
-    if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
+    if (!status) status = resolve_opts(&t, n_tok, err);
     t.queries = (struct lk_less_queries){.model = model, .tok = tok, .plain = t.opts.plain};
     int n_policy = opts->n_budget > opts->n_prompt ? opts->n_budget : opts->n_prompt;
-    for (int i = 0; status == LK_OK && i < n_policy; i++) {
+    for (int i = 0; !status && i < n_policy; i++) {
         status =
             lk_less_policy_named(&policy[i], opts->policy, opts->budget[i % opts->n_budget], err);
         policy[i].prompt = opts->n_prompt ? opts->prompt[i % opts->n_prompt] : 0;
     }
-    if (status == LK_OK) status = lk_less_file_name(examples_path, path, ".examples", 0, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_less_file_name(examples_path, path, ".examples", 0, err);
+    if (status) return status;
     t.total = (uint64_t)t.opts.n_seq * n_layer +
               (uint64_t)(t.opts.n_seq - t.n_valid) * (last - first + 1) * t.opts.n_epoch;
     struct lk_less_data_opts data = {.path = examples_path,
@@ -544,15 +543,14 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
                                      .user = &t,
                                      .ledger = &t.ledger};
     status = open_from(&t, err);
-    if (status == LK_OK) status = lk_less_data_open(&t.data, &data, err);
-    if (status == LK_OK) status = trainer_alloc(&t, err);
-    if (status == LK_OK) {
+    if (!status) status = lk_less_data_open(&t.data, &data, err);
+    if (!status) status = trainer_alloc(&t, err);
+    if (!status) {
         t.total = steps_left(&t, first, last);
-        for (int layer = first; status == LK_OK && layer <= last; layer++)
+        for (int layer = first; !status && layer <= last; layer++)
             status = train_layer(&t, layer, err);
     }
-    if (status == LK_OK && first == 0 && last == n_layer - 1)
-        status = finish(&t, examples_path, err);
+    if (!status && first == 0 && last == n_layer - 1) status = finish(&t, examples_path, err);
     trainer_free(&t);
     return status;
 }

@@ -98,20 +98,20 @@ lk_status lk_lora_cache_new(struct lk_lora_cache **out, struct lk_model *model,
                             const struct lk_recipe *recipe, int n_ctx, struct lk_ledger *ledger,
                             lk_err *err) {
     lk_status status = check_recipe(recipe, model, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_lora_cache *c = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *c);
     if (!c) return lk_fail(err, LK_E_NOMEM, "no memory to train");
     *c = (struct lk_lora_cache){.model = model, .ledger = ledger};
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     status = lk_cache_new(&c->cache, recipe, &shape, ledger, err);
-    if (status == LK_OK) {
+    if (!status) {
         c->side = lk_alloc(ledger, LK_FOR_SCRATCH, (size_t)shape.n_layer * sizeof *c->side);
         c->rows = lk_alloc(ledger, LK_FOR_SCRATCH, LK_MAX_MOVE * row_width(c) * sizeof *c->rows);
         if (!c->side || !c->rows) status = lk_fail(err, LK_E_NOMEM, "no memory to train");
     }
-    for (int i = 0; status == LK_OK && i < lk_cache_n_kv(c->cache); i++)
+    for (int i = 0; !status && i < lk_cache_n_kv(c->cache); i++)
         status = open_side(c, lk_cache_kv(c->cache, i), &c->side[i / 2][i % 2], err);
-    if (status == LK_OK) {
+    if (!status) {
         const struct lk_kv *k = lk_cache_kv(c->cache, 0), *v = lk_cache_kv(c->cache, 1);
         int of_k = exact_rows(k, c->side[0][LK_K].body, recipe->eager, n_ctx),
             of_v = exact_rows(v, c->side[0][LK_V].body, recipe->eager, n_ctx);
@@ -163,22 +163,22 @@ static lk_status append_window(struct lk_lora_cache *c, int layer, const float *
     size_t n_row = row_width(c), n_query = (size_t)hp->n_head * hp->d_head;
     int64_t limit = 8 * (int64_t)n + 4096;
     lk_status status = LK_OK;
-    for (int64_t done = 0; status == LK_OK && body_rows(c, layer) < n;) {
+    for (int64_t done = 0; !status && body_rows(c, layer) < n;) {
         int n_new = done < n && n - done < LK_MAX_MOVE ? (int)(n - done) : LK_MAX_MOVE;
         if (done > limit)
             return lk_fail(err, LK_E_UNSUPPORTED,
                            "the recipe keeps windows of %d tokens exact; make the windows longer",
                            n);
         status = lk_cache_prepare(c->cache, layer, layer + 1, n_new, LK_MAX_MOVE, err);
-        for (int side = 0; status == LK_OK && side < 2; side++) {
+        for (int side = 0; !status && side < 2; side++) {
             for (int i = 0; i < n_new; i++)
                 memcpy(c->rows + i * n_row, x[side] + (size_t)((done + i) % n) * n_row,
                        n_row * sizeof *c->rows);
             status = lk_cache_append(c->cache, layer, (enum lk_side)side, c->rows, n_new, err);
         }
-        if (status == LK_OK && done < n)
+        if (!status && done < n)
             lk_cache_observe(c->cache, layer, q + (size_t)done * n_query, n_new, hp->n_head);
-        for (int side = 0; status == LK_OK && side < 2; side++)
+        for (int side = 0; !status && side < 2; side++)
             status = lk_cache_age(c->cache, layer, (enum lk_side)side, err);
         done += n_new;
     }
@@ -204,7 +204,7 @@ lk_status lk_lora_cache_read(struct lk_lora_cache *c, int layer, const float *q,
     size_t n_row = row_width(c);
     int d = c->cache->shape.d_head;
     lk_status status = append_window(c, layer, q, x, n, err);
-    for (int side = 0; status == LK_OK && side < 2; side++) {
+    for (int side = 0; !status && side < 2; side++) {
         const struct lk_lora_side *s = &c->side[layer][side];
         const struct lk_kv *kv = &c->cache->kv[layer][side];
         float *to = out + (size_t)side * n * n_row;

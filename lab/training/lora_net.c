@@ -120,7 +120,7 @@ lk_status lk_lora_net_new(struct lk_lora_net **out, struct lk_model *model,
                           struct lk_lora_cache *cache, int n_tok, int rank, float alpha,
                           uint64_t seed, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_lora_check(model->net, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_hparams *hp = &model->net->hp;
     int max_rank = hp->n_head_kv * hp->d_head;
     if (max_rank > hp->n_embd) max_rank = hp->n_embd;
@@ -136,7 +136,7 @@ lk_status lk_lora_net_new(struct lk_lora_net **out, struct lk_model *model,
                                 .rank = rank,
                                 .scale = alpha / (float)rank};
     status = alloc_net(net, err);
-    if (status != LK_OK) {
+    if (status) {
         lk_lora_net_free(net);
         return status;
     }
@@ -187,9 +187,9 @@ static void build_job(void *arg) {
 static lk_status run_job(struct job *job, lk_err *err) {
     struct lk_lora_net *net = job->net;
     lk_status status = lk_graph_begin(&net->graph, GRAPH_NODES, net->ledger, err);
-    if (status == LK_OK) status = lk_cxx_call(build_job, job, err);
-    if (status == LK_OK) status = lk_graph_finish(&net->graph, net->ledger, err);
-    return status == LK_OK ? lk_graph_run(&net->graph, net->model, err) : status;
+    if (!status) status = lk_cxx_call(build_job, job, err);
+    if (!status) status = lk_graph_finish(&net->graph, net->ledger, err);
+    return status ? status : lk_graph_run(&net->graph, net->model, err);
 }
 
 /* A tensor whose memory is the caller's. */
@@ -221,7 +221,7 @@ static void build_embed(struct job *job) {
 lk_status lk_lora_embed(struct lk_lora_net *net, const int32_t *tok, float *x, lk_err *err) {
     struct job job = {.net = net, .build = build_embed, .tok = tok};
     lk_status status = run_job(&job, err);
-    if (status == LK_OK) memcpy(x, job.out->data, stream_bytes(net));
+    if (!status) memcpy(x, job.out->data, stream_bytes(net));
     return status;
 }
 
@@ -238,7 +238,7 @@ lk_status lk_lora_teach(struct lk_lora_net *net, int layer, const float *x, floa
                         lk_err *err) {
     struct job job = layer_job(net, LK_LORA_TEACH, layer, x);
     lk_status status = run_job(&job, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (attn) memcpy(attn, job.layer.attn->data, stream_bytes(net));
     memcpy(out, job.layer.out->data, stream_bytes(net));
     return LK_OK;
@@ -254,12 +254,12 @@ static lk_status measure_delta(struct lk_lora_net *net, int layer, const float *
           *delta = net->delta + (size_t)layer * 2 * n * n_row;
     struct job job = layer_job(net, LK_LORA_ROWS, layer, x);
     lk_status status = run_job(&job, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     memcpy(q, job.layer.q->data, n * n_query * sizeof *q);
     for (int side = 0; side < 2; side++)
         memcpy(side ? v : k, job.layer.exact[side]->data, n * n_row * sizeof *k);
     status = lk_lora_cache_read(net->cache, layer, q, k, v, net->n_tok, delta, err);
-    for (int side = 0; status == LK_OK && side < 2; side++) {
+    for (int side = 0; !status && side < 2; side++) {
         const float *body = job.layer.body[side]->data;
         for (size_t i = 0; i < n * n_row; i++) delta[side * n * n_row + i] -= body[i];
     }
@@ -270,8 +270,8 @@ lk_status lk_lora_forward(struct lk_lora_net *net, int layer, const float *x, fl
                           lk_err *err) {
     struct job job = layer_job(net, LK_LORA_FORWARD, layer, x);
     lk_status status = measure_delta(net, layer, x, err);
-    if (status == LK_OK) status = run_job(&job, err);
-    if (status == LK_OK) memcpy(out, job.layer.out->data, stream_bytes(net));
+    if (!status) status = run_job(&job, err);
+    if (!status) memcpy(out, job.layer.out->data, stream_bytes(net));
     return status;
 }
 
@@ -292,7 +292,7 @@ lk_status lk_lora_backward(struct lk_lora_net *net, int layer, const float *x, c
     struct job job = layer_job(net, LK_LORA_BACKWARD, layer, x);
     job.layer.dy = dy;
     lk_status status = run_job(&job, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     sum_gradients(net, &job.layer, 1);
     memcpy(dx, job.layer.dx->data, stream_bytes(net));
     return LK_OK;
@@ -307,8 +307,8 @@ lk_status lk_lora_match(struct lk_lora_net *net, int layer, const float *x, cons
     job.layer.dy = target;
     job.layer.norm = (float)(1 / (power > 0 ? power : 1));
     lk_status status = measure_delta(net, layer, x, err);
-    if (status == LK_OK) status = run_job(&job, err);
-    if (status != LK_OK) return status;
+    if (!status) status = run_job(&job, err);
+    if (status) return status;
     sum_gradients(net, &job.layer, weight);
     *loss = *(const float *)job.layer.loss->data * job.layer.norm;
     return LK_OK;
@@ -357,7 +357,7 @@ lk_status lk_lora_divergence(struct lk_lora_net *net, const float *teacher, cons
     size_t n_embd = (size_t)net->model->net->hp.n_embd;
     lk_status status = LK_OK;
     *kl = 0;
-    for (int at = 0; status == LK_OK && at < net->n_tok; at += HEAD_TOKENS) {
+    for (int at = 0; !status && at < net->n_tok; at += HEAD_TOKENS) {
         struct job job = {.net = net,
                           .build = build_head,
                           .n = net->n_tok - at < HEAD_TOKENS ? net->n_tok - at : HEAD_TOKENS,
@@ -365,7 +365,7 @@ lk_status lk_lora_divergence(struct lk_lora_net *net, const float *teacher, cons
                           .student = student + at * n_embd,
                           .with_gradient = dx != NULL};
         status = run_job(&job, err);
-        if (status != LK_OK) break;
+        if (status) break;
         *kl += (double)job.n / net->n_tok *
                ((double)*(float *)job.kl[0]->data - *(float *)job.kl[1]->data);
         if (dx) memcpy(dx + at * n_embd, job.dx->data, job.n * n_embd * sizeof *dx);

@@ -28,7 +28,7 @@ lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state
     size_t n = 4 * net->n_weight;
     sealed.magic = state_magic;
     lk_status status = lk_atomic_file_open_public(&f, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (fwrite(&sealed, sizeof sealed, 1, f.file) != 1 ||
         fwrite(net->weight, sizeof(float), n, f.file) != n)
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", path, strerror(errno));
@@ -84,7 +84,7 @@ static lk_status add_adapter(struct lk_sidecar_builder *draft, const struct lk_l
         return lk_fail(err, LK_E_FORMAT,
                        "layer %d: an adapter is too large for f16; use a smaller rate", layer);
     lk_status status = lk_sidecar_builder_add(draft, &a, err);
-    return status == LK_OK ? lk_sidecar_builder_add(draft, &b, err) : status;
+    return status ? status : lk_sidecar_builder_add(draft, &b, err);
 }
 
 lk_status lk_lora_sidecar_write(const struct lk_lora_net *net, int first, int last,
@@ -96,13 +96,13 @@ lk_status lk_lora_sidecar_write(const struct lk_lora_net *net, int first, int la
     struct lk_sidecar_builder *draft = NULL;
     struct lk_atomic_file f;
     lk_status status = lk_sidecar_builder_new(&draft, info, net->ledger, err);
-    for (int i = first * LK_N_ADAPTED; status == LK_OK && i < (last + 1) * LK_N_ADAPTED; i++)
+    for (int i = first * LK_N_ADAPTED; !status && i < (last + 1) * LK_N_ADAPTED; i++)
         status = add_adapter(draft, net, i / LK_N_ADAPTED, (enum lk_adapted)(i % LK_N_ADAPTED),
                              half, err);
-    for (size_t i = 0; other && status == LK_OK && i < other->n_tensor; i++)
+    for (size_t i = 0; other && !status && i < other->n_tensor; i++)
         status = lk_sidecar_builder_add(draft, &other->tensor[i], err);
-    if (status == LK_OK) status = lk_atomic_file_open_public(&f, path, err);
-    if (status == LK_OK)
+    if (!status) status = lk_atomic_file_open_public(&f, path, err);
+    if (!status)
         status = lk_atomic_file_close(&f, lk_sidecar_builder_write(draft, f.file, err), err);
     lk_sidecar_builder_free(draft);
     lk_release(net->ledger, LK_FOR_SCRATCH, half, bytes);

@@ -78,7 +78,7 @@ static lk_status start_sequence(struct trainer *t, int seq, lk_err *err) {
     lk_compare_set_bos(t->model, t->window);
     lk_lora_cache_start(t->cache);
     lk_status status = lk_lora_embed(t->net, t->window, t->x, err);
-    if (status == LK_OK) memcpy(t->teacher, t->x, stream_floats(t) * sizeof *t->x);
+    if (!status) memcpy(t->teacher, t->x, stream_floats(t) * sizeof *t->x);
     return status;
 }
 
@@ -91,11 +91,11 @@ static lk_status match_layers(struct trainer *t, int seq, double *loss, lk_err *
     int n_layer = t->model->net->hp.n_layer, n = t->last_layer - t->opts.first_layer + 1;
     lk_status status = start_sequence(t, seq, err);
     *loss = 0;
-    for (int layer = 0; status == LK_OK && layer < n_layer && layer <= t->last_layer; layer++) {
+    for (int layer = 0; !status && layer < n_layer && layer <= t->last_layer; layer++) {
         float *x = input_of(t, layer % 2), *next = input_of(t, (layer + 1) % 2), one;
         status = lk_lora_teach(t->net, layer, x, t->target, next, err);
-        if (status == LK_OK) status = count_cost(t, 0, err);
-        if (status != LK_OK || !is_adapted(t, layer)) continue;
+        if (!status) status = count_cost(t, 0, err);
+        if (status || !is_adapted(t, layer)) continue;
         status = lk_lora_match(t->net, layer, x, t->target, 1.0f / (float)n, &one, err);
         *loss += one / n;
     }
@@ -107,24 +107,24 @@ static lk_status match_layers(struct trainer *t, int seq, double *loss, lk_err *
 static lk_status run_sequence(struct trainer *t, int seq, double *kl, float *grad, lk_err *err) {
     int n_layer = t->model->net->hp.n_layer;
     lk_status status = start_sequence(t, seq, err);
-    for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
+    for (int layer = 0; !status && layer < n_layer; layer++) {
         status = lk_lora_teach(t->net, layer, t->teacher, NULL, t->teacher, err);
-        if (status == LK_OK)
+        if (!status)
             status =
                 lk_lora_forward(t->net, layer, input_of(t, layer), input_of(t, layer + 1), err);
-        if (status == LK_OK) status = count_cost(t, 0, err);
+        if (!status) status = count_cost(t, 0, err);
     }
-    if (status != LK_OK) return status;
+    if (status) return status;
     return lk_lora_divergence(t->net, t->teacher, input_of(t, n_layer), kl, grad, err);
 }
 
 /* End to end: add the gradients of one sequence. */
 static lk_status match_predictions(struct trainer *t, int seq, double *loss, lk_err *err) {
     lk_status status = run_sequence(t, seq, loss, t->target, err);
-    for (int layer = t->model->net->hp.n_layer - 1; status == LK_OK && layer >= t->opts.first_layer;
+    for (int layer = t->model->net->hp.n_layer - 1; !status && layer >= t->opts.first_layer;
          layer--) {
         status = lk_lora_backward(t->net, layer, input_of(t, layer), t->target, t->target, err);
-        if (status == LK_OK) status = count_cost(t, 0, err);
+        if (!status) status = count_cost(t, 0, err);
     }
     return status;
 }
@@ -147,11 +147,11 @@ static lk_status validate(struct trainer *t, lk_err *err) {
     for (int i = n_train(t); i < t->n_seq; i++) {
         double kl;
         lk_status status = run_sequence(t, t->order[i], &kl, NULL, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         sum += kl;
         sum2 += kl * kl;
         status = count_cost(t, VALID_COST, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     double variance = sum2 / n - sum / n * (sum / n);
     if (!isfinite(sum))
@@ -192,13 +192,13 @@ static lk_status run_step(struct trainer *t, int64_t step, lk_err *err) {
         int seq = sequence_at(t, step * batch + i);
         lk_status status =
             layers ? match_layers(t, seq, &loss, err) : match_predictions(t, seq, &loss, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         if (!isfinite(loss))
             return lk_fail(err, LK_E_FORMAT,
                            "step %" PRId64 ": the loss is not finite; use a smaller rate",
                            step + 1);
         status = count_cost(t, layers ? LAYER_COST : FULL_COST, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     clear_other_layers(t);
     lk_lora_step(t->net, rate_at(layers ? t->opts.rate : t->opts.end_rate, nth, n), nth + 1, batch);
@@ -224,18 +224,18 @@ static uint64_t cost_left(const struct trainer *t) {
 
 static lk_status run_steps(struct trainer *t, lk_err *err) {
     lk_status status = lk_lora_state_load(t->state_path, &t->state, t->net, err);
-    if (status == LK_OK && t->state.n_step > t->n_step)
+    if (!status && t->state.n_step > t->n_step)
         status =
             lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", t->state_path);
     int64_t *step = &t->state.n_step, saved = *step;
     double last_save = lk_now();
     t->done = 0;
     t->total = cost_left(t);
-    while (status == LK_OK) {
+    while (!status) {
         if (is_measured(t, *step)) status = validate(t, err);
-        if (status == LK_OK && *step == t->n_step) break;
-        if (status == LK_OK) status = run_step(t, *step, err);
-        if (status != LK_OK) break;
+        if (!status && *step == t->n_step) break;
+        if (!status) status = run_step(t, *step, err);
+        if (status) break;
         ++*step;
         if (lk_now() - last_save < save_seconds) continue;
         status = lk_lora_state_save(t->state_path, &t->state, t->net, err);
@@ -325,7 +325,7 @@ static lk_status trainer_alloc(struct trainer *t, const lk_recipe *recipe, lk_er
     for (int i = 0; i < t->n_seq; i++) t->order[i] = i;
     lk_shuffle(t->order, t->n_seq, lk_random_nth(o->seed, 0));
     lk_status status = lk_lora_cache_new(&t->cache, t->model, recipe, o->n_ctx, ledger, err);
-    if (status == LK_OK)
+    if (!status)
         status = lk_lora_net_new(&t->net, t->model, t->cache, o->n_ctx, o->rank, o->alpha,
                                  lk_random_nth(o->seed, 1), ledger, err);
     return status;
@@ -368,26 +368,26 @@ lk_status lk_train_lora(lk_model *model, const lk_recipe *recipe, const int32_t 
                         const lk_lora_opts *opts, const char *path, lk_err *err) {
     struct trainer t = {.model = model, .opts = *opts, .tok = tok};
     lk_status status = lk_model_check_dense(model, err);
-    if (status == LK_OK) status = lk_lora_check(model->net, err);
-    if (status == LK_OK && model->adapter)
+    if (!status) status = lk_lora_check(model->net, err);
+    if (!status && model->adapter)
         status =
             lk_fail(err, LK_E_ARG,
                     "the model's sidecar already has adapters; give the sidecar from which they "
                     "were trained");
-    if (status == LK_OK) status = resolve_opts(&t, n_tok, err);
-    if (status == LK_OK) status = lk_lora_state_path(t.state_path, path, err);
-    if (status != LK_OK) return status;
+    if (!status) status = resolve_opts(&t, n_tok, err);
+    if (!status) status = lk_lora_state_path(t.state_path, path, err);
+    if (status) return status;
     status = trainer_alloc(&t, recipe, err);
-    if (status == LK_OK) {
+    if (!status) {
         t.state = (struct lk_lora_state){.identity = identify(&t, recipe), .best_kl = INFINITY};
         status = run_steps(&t, err);
     }
-    if (status == LK_OK) {
+    if (!status) {
         struct lk_sidecar_info info = describe_training(&t, recipe);
         status = lk_lora_sidecar_write(t.net, t.opts.first_layer, t.last_layer, &info,
                                        model->sidecar, path, err);
     }
-    if (status == LK_OK) unlink(t.state_path);
+    if (!status) unlink(t.state_path);
     trainer_free(&t);
     return status;
 }

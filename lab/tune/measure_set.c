@@ -42,9 +42,9 @@ static lk_status find_group_size(const struct lk_measure *m, int32_t chunk, size
     lk_plan plan;
     lk_session_opts opts = {.n_ctx = chunk};
     lk_status status = lk_recipe_parse(&f16, "f16", err);
-    if (status == LK_OK) status = lk_plan_make(m->model, f16, &opts, &plan, err);
+    if (!status) status = lk_plan_make(m->model, f16, &opts, &plan, err);
     lk_recipe_free(f16);
-    if (status != LK_OK) return status;
+    if (status) return status;
     uint64_t logits = (uint64_t)STEP * lk_model_get_info(m->model).n_vocab * sizeof(float);
     uint64_t fit = m->max_bytes / (plan.cache_bytes + plan.scratch_bytes + logits);
     *n = fit > MAX_GROUP + 1 ? MAX_GROUP : fit > 2 ? (size_t)fit - 1 : 1;
@@ -67,9 +67,9 @@ static lk_status measure_group(struct group *g, const struct lk_measure_text *te
     if (g->n == 0) return LK_OK;
     lk_status status = lk_compare(g->m->model, (const lk_recipe *const *)g->recipe, g->n, text->tok,
                                   text->n_tok, &opts, result, err);
-    for (size_t i = 0; status == LK_OK && i < g->n; i++)
+    for (size_t i = 0; !status && i < g->n; i++)
         status = lk_tune_log_add(g->m->log, text->id, g->text[i], &result[i], err);
-    return status == LK_OK ? lk_tune_log_save(g->m->log, err) : status;
+    return status ? status : lk_tune_log_save(g->m->log, err);
 }
 
 static void empty_group(struct group *g, uint64_t n_tok) {
@@ -83,22 +83,22 @@ lk_status lk_measure_set(const struct lk_measure *m, const struct lk_measure_tex
     struct group g = {.m = m, .total = (uint64_t)n * text->n_tok};
     size_t max_group = 1;
     lk_status status = find_group_size(m, text->chunk, &max_group, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         if (recipe[i].failed || !recipe[i].at)
             status = lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
-        if (status != LK_OK) break;
+        if (status) break;
         if (lk_tune_log_find(m->log, text->id, recipe[i].at) || is_in_group(&g, recipe[i].at)) {
             g.done += text->n_tok;
             continue;
         }
         status = lk_recipe_parse(&g.recipe[g.n], recipe[i].at, err);
-        if (status != LK_OK) break;
+        if (status) break;
         g.text[g.n++] = recipe[i].at;
         if (g.n < max_group) continue;
         status = measure_group(&g, text, err);
         empty_group(&g, text->n_tok);
     }
-    if (status == LK_OK) status = measure_group(&g, text, err);
+    if (!status) status = measure_group(&g, text, err);
     empty_group(&g, text->n_tok);
     return status;
 }

@@ -84,7 +84,7 @@ static uint64_t hash_run(const lk_model *model) {
 /* Count the bytes of everything that can be chosen. */
 static lk_status count_costs(struct lk_tune *t, lk_err *err) {
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < LK_TUNE_N_RECENT; i++)
+    for (int i = 0; !status && i < LK_TUNE_N_RECENT; i++)
         status = lk_tune_count_cost(&t->cost[i], &t->loss, t->model, t->opts.n_ctx, i, err);
     return status;
 }
@@ -113,8 +113,8 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
     t->model = model;
     if (opts) t->opts = *opts;
     lk_status status = lk_model_check_weights(model, err);
-    if (status == LK_OK) status = check_opts(t, n_tok, err);
-    if (status == LK_OK) {
+    if (!status) status = check_opts(t, n_tok, err);
+    if (!status) {
         t->loss.n_layer = lk_model_get_info(model).n_cached;
         struct lk_cache_shape shape = lk_model_cache_shape(model);
         t->loss.n_group = lk_tune_divide_heads(&shape, t->opts.max_groups, NULL);
@@ -122,7 +122,7 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
         t->n_tok = (size_t)t->opts.n_chunk * (size_t)t->opts.chunk;
         status = allocate_arrays(t, err);
     }
-    if (status == LK_OK) {
+    if (!status) {
         size_t chunk = (size_t)t->opts.chunk, n = (size_t)t->opts.n_chunk, n_have = n_tok / chunk;
         for (size_t i = 0; i < n; i++)
             memcpy(t->tok + i * chunk, tok + i * n_have / n * chunk, chunk * sizeof *tok);
@@ -131,8 +131,8 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
         t->recipes = text_of(t, t->tok, t->n_tok, prompt && t->opts.n_scored);
         status = count_costs(t, err);
     }
-    if (status == LK_OK) status = lk_tune_log_open(&t->log, t->opts.state, hash_run(model), err);
-    if (status != LK_OK) {
+    if (!status) status = lk_tune_log_open(&t->log, t->opts.state, hash_run(model), err);
+    if (status) {
         lk_tune_free(t);
         return status;
     }
@@ -240,7 +240,7 @@ lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
     if (!recipe) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n);
     print_probes(t, recipe);
     lk_status status = lk_measure_set(&measure, &t->probes, recipe, n, err);
-    if (status == LK_OK) fit_loss(t, recipe);
+    if (!status) fit_loss(t, recipe);
     for (size_t i = 0; i < n; i++) lk_buf_free(&recipe[i]);
     lk_release(&t->ledger, LK_FOR_OTHER, recipe, n * sizeof *recipe);
     return status;
@@ -262,8 +262,8 @@ static lk_status make_result(const struct lk_tune_search *s, size_t i, lk_tuned 
     lk_session_opts opts = {.n_ctx = s->t->opts.n_ctx};
     tuned.measured = *lk_tune_log_find(&s->t->log, s->t->recipes.id, s->at[i].text.at);
     lk_status status = lk_recipe_parse(&tuned.recipe, s->at[i].text.at, err);
-    if (status == LK_OK) status = lk_plan_make(s->t->model, tuned.recipe, &opts, &tuned.plan, err);
-    if (status != LK_OK) {
+    if (!status) status = lk_plan_make(s->t->model, tuned.recipe, &opts, &tuned.plan, err);
+    if (status) {
         lk_recipe_free(tuned.recipe);
         return status;
     }
@@ -277,8 +277,8 @@ static lk_status solve(lk_tune *t, uint64_t max_bytes, double max_per_token, lk_
     size_t best = 0;
     lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
     s.max_per_token = max_per_token;
-    if (status == LK_OK) status = lk_tune_search_improve(&s, &best, err);
-    if (status == LK_OK) status = make_result(&s, best, out, err);
+    if (!status) status = lk_tune_search_improve(&s, &best, err);
+    if (!status) status = make_result(&s, best, out, err);
     lk_tune_search_close(&s);
     return status;
 }
@@ -296,16 +296,15 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
     bool found = false, measured = t->opts.n_ctx == t->opts.chunk;
     lk_buf_append_str(&text, lk_recipe_text(like));
     lk_status status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
-    if (status == LK_OK && measured) {
+    if (!status && measured) {
         status = lk_measure_set(&measure, &t->recipes, &text, 1, err);
-        if (status == LK_OK)
-            limit = lk_tune_log_find(&t->log, t->recipes.id, text.at)->bytes_per_token;
+        if (!status) limit = lk_tune_log_find(&t->log, t->recipes.id, text.at)->bytes_per_token;
     }
     lk_buf_free(&text);
-    for (int i = 0; status == LK_OK && !found && i < ATTEMPTS; i++) {
+    for (int i = 0; !status && !found && i < ATTEMPTS; i++) {
         lk_tuned tuned;
         status = solve(t, plan.cache_bytes, limit, &tuned, err);
-        if (status != LK_OK) break;
+        if (status) break;
         double excess = tuned.measured.bytes_per_token / limit;
         found = excess <= 1;
         if (found)
@@ -314,7 +313,7 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
             lk_recipe_free(tuned.recipe);
         plan.cache_bytes = (uint64_t)((double)plan.cache_bytes * 0.998 / fmax(excess, 1));
     }
-    if (status == LK_OK && !found)
+    if (!status && !found)
         status = lk_fail(err, LK_E_ARG, "no recipe was found that is as small as '%.80s'",
                          lk_recipe_text(like));
     return status;
@@ -324,7 +323,7 @@ lk_status lk_tune_estimate(lk_tune *t, uint64_t max_bytes, double *kl, uint64_t 
                            lk_err *err) {
     struct lk_tune_search s;
     lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
-    if (status == LK_OK) {
+    if (!status) {
         const struct lk_tune_candidate *c = &s.at[lk_tune_search_best_estimate(&s)];
         *kl = c->estimate;
         *bytes = c->bytes;
@@ -347,20 +346,20 @@ static lk_status find_bytes(struct lk_tune *t, double kl, uint64_t *max_bytes, l
     }
     high += high / 64; /* rounding of blocks */
     lk_status status = lk_tune_estimate(t, high, &estimate, &bytes, err);
-    while (status == LK_OK && high - low > high / 1000) {
+    while (!status && high - low > high / 1000) {
         uint64_t middle = low + (high - low) / 2;
         lk_err failure = {0};
         status = lk_tune_estimate(t, middle, &estimate, &bytes, &failure);
-        if (status == LK_E_ARG || (status == LK_OK && estimate > kl))
+        if (status == LK_E_ARG || (!status && estimate > kl))
             low = middle;
-        else if (status == LK_OK)
+        else if (!status)
             high = middle;
         if (status == LK_E_ARG)
             status = LK_OK;
-        else if (status != LK_OK)
+        else if (status)
             return lk_fail(err, status, "%s", failure.msg);
     }
-    if (status == LK_OK) *max_bytes = high;
+    if (!status) *max_bytes = high;
     return status;
 }
 
@@ -370,13 +369,13 @@ lk_status lk_tune_solve_kl(lk_tune *t, double max_kl, lk_tuned *out, lk_err *err
     double target = max_kl; /* of the estimate */
     uint64_t bytes = 0, last = 0;
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < ATTEMPTS; i++) {
+    for (int i = 0; !status && i < ATTEMPTS; i++) {
         lk_tuned tuned;
         status = find_bytes(t, target, &bytes, err);
-        if (status == LK_OK && bytes == last) break;
+        if (!status && bytes == last) break;
         last = bytes;
-        if (status == LK_OK) status = lk_tune_solve(t, bytes, &tuned, err);
-        if (status != LK_OK) break;
+        if (!status) status = lk_tune_solve(t, bytes, &tuned, err);
+        if (status) break;
         double kl = tuned.measured.kl_mean;
         bool fits = kl <= max_kl;
         bool better = fits && (!best.recipe || tuned.plan.cache_bytes < best.plan.cache_bytes);
@@ -385,9 +384,9 @@ lk_status lk_tune_solve_kl(lk_tune *t, double max_kl, lk_tuned *out, lk_err *err
         if (fits && kl > 0.95 * max_kl) break;
         target *= 0.98 * max_kl / fmax(kl, 1e-9);
     }
-    if (status == LK_OK && !best.recipe)
+    if (!status && !best.recipe)
         status = lk_fail(err, LK_E_ARG, "no recipe with a KL of at most %g was found", max_kl);
-    if (status != LK_OK) {
+    if (status) {
         lk_recipe_free(best.recipe);
         return status;
     }
@@ -409,7 +408,7 @@ lk_status lk_tune_check(lk_tune *t, const lk_recipe *const *recipe, size_t n_rec
     if (!name) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n_recipe);
     for (size_t i = 0; i < n_recipe; i++) lk_buf_append_str(&name[i], lk_recipe_text(recipe[i]));
     lk_status status = lk_measure_set(&measure, &text, name, n_recipe, err);
-    for (size_t i = 0; status == LK_OK && i < n_recipe; i++)
+    for (size_t i = 0; !status && i < n_recipe; i++)
         results[i] = *lk_tune_log_find(&t->log, text.id, name[i].at);
     for (size_t i = 0; i < n_recipe; i++) lk_buf_free(&name[i]);
     lk_release(&t->ledger, LK_FOR_OTHER, name, n_recipe * sizeof *name);

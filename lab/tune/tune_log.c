@@ -140,7 +140,7 @@ static lk_status parse(struct lk_tune_log *log, const char *text, size_t len, lk
         const char *recipe;
         if (!read_entry(&r, &e, &recipe)) return fail_damaged(log, err);
         lk_status status = add_entry(log, e, recipe, err);
-        if (status != LK_OK) return status == LK_E_FULL ? fail_damaged(log, err) : status;
+        if (status) return status == LK_E_FULL ? fail_damaged(log, err) : status;
     }
     size_t n = (size_t)(r.at - 4 - text);
     if (!read_hex(&r, &hash) || !read_literal(&r, "\n") || r.at != r.end ||
@@ -171,11 +171,11 @@ lk_status lk_tune_log_open(struct lk_tune_log *log, const char *path, uint64_t r
     if (file) {
         struct lk_buf text = {.max = LK_TUNE_LOG_BYTES};
         status = read_all(file, path, &text, err);
-        if (status == LK_OK) status = parse(log, lk_buf_cstr(&text), text.len, err);
+        if (!status) status = parse(log, lk_buf_cstr(&text), text.len, err);
         lk_buf_free(&text);
         fclose(file);
     }
-    if (status != LK_OK) lk_tune_log_close(log);
+    if (status) lk_tune_log_close(log);
     return status;
 }
 
@@ -224,7 +224,7 @@ lk_status lk_tune_log_save(const struct lk_tune_log *log, lk_err *err) {
                   lk_fnv1a(LK_FNV1A_INIT, lk_buf_cstr(&text), text.len));
     lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory to write %s", log->path)
                                    : lk_atomic_file_open(&file, log->path, err);
-    if (status == LK_OK) {
+    if (!status) {
         fwrite(text.at, 1, text.len, file.file); /* closing reports a failure */
         status = lk_atomic_file_close(&file, LK_OK, err);
     }

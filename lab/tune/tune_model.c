@@ -101,7 +101,7 @@ lk_status lk_tune_plan(const lk_model *model, const char *text, int32_t n_ctx, l
     lk_recipe *recipe = NULL;
     lk_session_opts opts = {.n_ctx = n_ctx};
     lk_status status = lk_recipe_parse(&recipe, text, err);
-    if (status == LK_OK) status = lk_plan_make(model, recipe, &opts, plan, err);
+    if (!status) status = lk_plan_make(model, recipe, &opts, plan, err);
     lk_recipe_free(recipe);
     return status;
 }
@@ -123,7 +123,7 @@ static lk_status count_bytes(const struct counting *c, uint64_t *bytes, lk_err *
                   LK_TUNE_TRELLIS);
     lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                                    : lk_tune_plan(c->model, text.at, c->n_ctx, &plan, err);
-    if (status == LK_OK) *bytes = plan.cache_bytes;
+    if (!status) *bytes = plan.cache_bytes;
     lk_buf_free(&text);
     return status;
 }
@@ -149,12 +149,12 @@ static lk_status count_age(struct lk_tune_cost *cost, const struct counting *c, 
     uint64_t least = 0, bytes = 0, sum = 0;
     int n_group = c->loss->n_group;
     lk_status status = LK_OK;
-    for (int b = 0; status == LK_OK && b < LK_TUNE_N_BITS; b++) {
+    for (int b = 0; !status && b < LK_TUNE_N_BITS; b++) {
         status = count_change(c, -1, age, side, lk_tune_bits_at[b], &bytes, err);
         if (b == 0) least = bytes;
         cost->more[age][side][b] = bytes > least ? bytes - least : 0;
     }
-    for (int group = 0; status == LK_OK && group < n_group; group++) {
+    for (int group = 0; !status && group < n_group; group++) {
         status = count_change(c, group, age, side, 8, &bytes, err);
         cost->part[group][age][side] = bytes > least ? (double)(bytes - least) : 0;
         sum += bytes > least ? bytes - least : 0;
@@ -169,8 +169,7 @@ static lk_status count_all(struct lk_tune_cost *cost, const struct counting *c, 
     for (int i = 0; i < c->loss->n_group; i++) c->bits[i] = fewest;
     lk_status status = count_bytes(c, &cost->base, err);
     for (int age = 0; age < (c->recent ? LK_TUNE_AGES : 1); age++)
-        for (int side = 0; status == LK_OK && side < 2; side++)
-            status = count_age(cost, c, age, side, err);
+        for (int side = 0; !status && side < 2; side++) status = count_age(cost, c, age, side, err);
     return status;
 }
 
@@ -225,21 +224,20 @@ lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune
     lk_status status = LK_OK;
     if (!option || !choice)
         status = lk_fail(err, LK_E_NOMEM, "no memory to allocate bits to %zu items", n_item);
-    for (size_t i = 0; status == LK_OK && i < n_item; i++) {
+    for (size_t i = 0; !status && i < n_item; i++) {
         int group = (int)(i / 2), side = (int)(i % 2);
         list_options(model, cost, form, group, side,
                      tilt_factor(model, &form->tilt, group, side, middle), option[i]);
     }
     uint64_t least = cost->base;
-    for (size_t i = 0; status == LK_OK && i < n_item; i++)
-        least += lk_allocate_least(option[i], N_OPTION);
-    if (status == LK_OK && least > max_bytes)
+    for (size_t i = 0; !status && i < n_item; i++) least += lk_allocate_least(option[i], N_OPTION);
+    if (!status && least > max_bytes)
         status = lk_fail(err, LK_E_ARG, "%llu bytes are too few; the smallest recipe has %llu",
                          (unsigned long long)max_bytes, (unsigned long long)least);
-    if (status == LK_OK)
+    if (!status)
         status = lk_allocate(option[0], n_item, N_OPTION, max_bytes - cost->base, ledger, choice,
                              kl, err);
-    for (size_t i = 0; status == LK_OK && i < n_item; i++) {
+    for (size_t i = 0; !status && i < n_item; i++) {
         struct lk_tune_bits *group = &bits[i / 2];
         group->of[LK_TUNE_BODY][i % 2] = lk_tune_bits_at[choice[i] / LK_TUNE_N_BITS];
         group->of[LK_TUNE_RECENT][i % 2] = lk_tune_bits_at[choice[i] % LK_TUNE_N_BITS];
@@ -291,10 +289,10 @@ lk_status lk_allocate(const struct lk_allocate_option *option, size_t n_item, si
     lk_status status = LK_OK;
     if (!best || !pick)
         status = lk_fail(err, LK_E_NOMEM, "no memory to allocate bits to %zu items", n_item);
-    for (size_t i = 0; status == LK_OK && i < n_item; i++)
+    for (size_t i = 0; !status && i < n_item; i++)
         add_item(option + i * n_option, n_option, unit, n_unit, best + i % 2 * row,
                  best + (i + 1) % 2 * row, pick + i * row);
-    if (status == LK_OK) {
+    if (!status) {
         size_t u = n_unit;
         *loss = best[n_item % 2 * row + u];
         for (size_t i = n_item; i-- > 0;) {

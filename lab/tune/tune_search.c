@@ -40,13 +40,12 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
         struct lk_buf text = {0};
         status = lk_tune_choose(&t->loss, &t->cost[c->form.recent], &c->form, budget, &t->ledger,
                                 bits, &chosen, err);
-        if (status != LK_OK) break;
+        if (status) break;
         lk_tune_print(&text, t->loss.group, bits, t->loss.n_group,
                       lk_tune_recent_at[c->form.recent], t->loss.trellis);
         status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
                              : lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
-        bool better =
-            status == LK_OK && plan.cache_bytes <= max_bytes && (!found || chosen < c->chosen);
+        bool better = !status && plan.cache_bytes <= max_bytes && (!found || chosen < c->chosen);
         if (better) {
             struct lk_buf old = c->text;
             c->text = text;
@@ -57,15 +56,14 @@ static lk_status choose_bits(struct lk_tune *t, uint64_t max_bytes, struct lk_tu
             found = true;
         }
         lk_buf_free(&text);
-        if (status != LK_OK || (better && max_bytes - plan.cache_bytes <= max_bytes / TOLERANCE))
-            break;
+        if (status || (better && max_bytes - plan.cache_bytes <= max_bytes / TOLERANCE)) break;
         if (plan.cache_bytes > max_bytes && plan.cache_bytes - max_bytes > budget) break;
         budget = budget + max_bytes - plan.cache_bytes;
     }
     if (found) return LK_OK;
-    return status != LK_OK ? status
-                           : lk_fail(err, LK_E_ARG, "no recipe has at most %llu bytes",
-                                     (unsigned long long)max_bytes);
+    return status ? status
+                  : lk_fail(err, LK_E_ARG, "no recipe has at most %llu bytes",
+                            (unsigned long long)max_bytes);
 }
 
 /* Add a candidate if a recipe of its form is small enough; otherwise there are other candidates. */
@@ -76,8 +74,8 @@ static lk_status add_candidate(struct lk_tune_search *s, const struct lk_tune_fo
     *c = (struct lk_tune_candidate){.form = *form};
     lk_err failure = {0};
     lk_status status = choose_bits(s->t, s->max_bytes, s->bits, c, &failure);
-    s->n += status == LK_OK;
-    if (status == LK_OK || status == LK_E_ARG) return LK_OK;
+    s->n += !status;
+    if (!status || status == LK_E_ARG) return LK_OK;
     return lk_fail(err, status, "%s", failure.msg);
 }
 
@@ -90,7 +88,7 @@ lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint6
     for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
         struct lk_tune_form form = {.recent = i, .min_k_bits = t->opts.min_k_bits};
         lk_status status = add_candidate(s, &form, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     return s->n ? LK_OK
                 : lk_fail(err, LK_E_ARG, "%llu bytes are too few for a recipe of this form",
@@ -153,7 +151,7 @@ static lk_status add_finer_keys(struct lk_tune_search *s, lk_err *err) {
     size_t n = s->n;
     for (size_t i = 0; i < n; i++) {
         struct lk_tune_form form = s->at[i].form;
-        for (int more = 0; status == LK_OK && more < MORE && form.min_k_bits < 8; more++) {
+        for (int more = 0; !status && more < MORE && form.min_k_bits < 8; more++) {
             form.min_k_bits += form.min_k_bits == 6 ? 2 : 1;
             status = add_candidate(s, &form, err);
         }
@@ -195,7 +193,7 @@ static lk_status add_variants(struct lk_tune_search *s, size_t from, double scal
     static const double step[N_TILT] = {0.7, 0.7, 1.0, 0.2};
     lk_status status = LK_OK;
     for (int i = 0; i < N_TILT; i++)
-        for (int sign = -1; status == LK_OK && sign <= 1; sign += 2) {
+        for (int sign = -1; !status && sign <= 1; sign += 2) {
             struct lk_tune_form form = s->at[from].form;
             *tilt_value(&form.tilt, i) += sign * scale * step[i];
             status = add_candidate(s, &form, err);
@@ -219,7 +217,7 @@ static lk_status add_sums(struct lk_tune_search *s, size_t from, size_t first, l
         }
     if (n == 0) return LK_OK;
     lk_status status = add_candidate(s, &sum, err);
-    return status == LK_OK ? add_candidate(s, &half, err) : status;
+    return status ? status : add_candidate(s, &half, err);
 }
 
 /* Measure the forms, then in each round variants of the best recipe and their sums. The candidate
@@ -228,15 +226,15 @@ lk_status lk_tune_search_improve(struct lk_tune_search *s, size_t *best, lk_err 
     double scale = 1;
     lk_status status = add_finer_keys(s, err);
     if (s->t->opts.n_round < 0) keep_estimates(s);
-    if (status == LK_OK) status = measure_candidates(s, err);
-    for (int round = 0; status == LK_OK && round < s->t->opts.n_round; round++) {
+    if (!status) status = measure_candidates(s, err);
+    for (int round = 0; !status && round < s->t->opts.n_round; round++) {
         keep_only(s, best_measured(s));
         status = add_variants(s, 0, scale, err);
-        if (status == LK_OK) status = measure_candidates(s, err);
-        if (status == LK_OK) status = add_sums(s, 0, 1, err);
-        if (status == LK_OK) status = measure_candidates(s, err);
+        if (!status) status = measure_candidates(s, err);
+        if (!status) status = add_sums(s, 0, 1, err);
+        if (!status) status = measure_candidates(s, err);
         scale /= 2;
     }
-    if (status == LK_OK) *best = best_measured(s);
+    if (!status) *best = best_measured(s);
     return status;
 }

@@ -65,7 +65,7 @@ static lk_status open_with_mode(struct lk_atomic_file *f, const char *path, mode
         return lk_fail(err, LK_E_IO, "cannot write %s: cannot open its folder: %s", path,
                        strerror(errno));
     lk_status status = open_temporary(f, mode, err);
-    if (status != LK_OK) close(f->folder);
+    if (status) close(f->folder);
     return status;
 }
 
@@ -78,14 +78,14 @@ lk_status lk_atomic_file_open_public(struct lk_atomic_file *f, const char *path,
 }
 
 lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_err *err) {
-    bool complete = status == LK_OK && !ferror(f->file) && fflush(f->file) == 0 &&
+    bool complete = !status && !ferror(f->file) && fflush(f->file) == 0 &&
                     fsync(fileno(f->file)) == 0 && rename(f->temporary, f->path) == 0;
-    if (status == LK_OK && !complete)
+    if (!status && !complete)
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f->path, strerror(errno));
-    if (status != LK_OK) unlink(f->temporary);
+    if (status) unlink(f->temporary);
     fclose(f->file); /* also releases the lock, now that nothing has the temporary name */
     /* The new name is durable once its folder is synced. Some file systems cannot sync folders. */
-    if (status == LK_OK && fsync(f->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
+    if (!status && fsync(f->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
         status =
             lk_fail(err, LK_E_IO, "cannot sync the folder of %s: %s", f->path, strerror(errno));
     close(f->folder);
@@ -95,7 +95,7 @@ lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_er
 lk_status lk_atomic_file_check(const char *path, lk_err *err) {
     struct lk_atomic_file f;
     lk_status status = open_with_mode(&f, path, S_IRUSR | S_IWUSR, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_atomic_file_close(&f, LK_E_CANCELLED, NULL);
     return LK_OK;
 }

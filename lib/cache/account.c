@@ -127,7 +127,7 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
     struct lk_ledger ledger = {0};
     struct lk_cache *cache;
     lk_status status = lk_cache_alloc(&cache, recipe, shape, &ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
     bool ok = true;
     for (int k = 0; k < lk_cache_n_kv(cache); k++)

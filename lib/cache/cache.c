@@ -70,10 +70,9 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
                        (recipe->absorbs || !lk_limit_is_zero(&rule->limit));
         lk_status status =
             lk_level_layout(&kv->level[i], rule, shape, layer, side, cache->ledger, err);
-        if (status == LK_OK && i > 0) status = check_rank(kv, i - 1, layer, err);
-        if (status == LK_OK && rule->codec.sigma)
-            status = lk_equalizer_add(kv, i, cache->ledger, err);
-        if (status != LK_OK) return status;
+        if (!status && i > 0) status = check_rank(kv, i - 1, layer, err);
+        if (!status && rule->codec.sigma) status = lk_equalizer_add(kv, i, cache->ledger, err);
+        if (status) return status;
         if (limited && !kv->n_swa)
             kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
@@ -98,9 +97,9 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
     lk_status status = LK_OK;
     if (!cache->kv || !cache->evict || !cache->rows[LK_K] || !cache->rows[LK_V])
         status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
-    for (int i = 0; status == LK_OK && i < lk_cache_n_kv(cache); i++)
+    for (int i = 0; !status && i < lk_cache_n_kv(cache); i++)
         status = init_kv(cache, recipe, i / 2, i % 2, err);
-    if (status != LK_OK)
+    if (status)
         lk_cache_free(cache);
     else
         *out = cache;
@@ -110,9 +109,9 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
 lk_status lk_cache_new(struct lk_cache **out, const struct lk_recipe *recipe,
                        const struct lk_cache_shape *shape, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_cache_alloc(out, recipe, shape, ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     status = lk_latent_levels_open(*out, err);
-    if (status == LK_OK) return LK_OK;
+    if (!status) return LK_OK;
     lk_cache_free(*out);
     *out = NULL;
     return status;
@@ -262,7 +261,7 @@ lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_
     struct lk_kv *kv = &cache->kv[layer][side];
     if (kv->evict) return lk_evict_age(cache, layer, err);
     lk_status status = encode_rows(cache, layer, kv, err);
-    for (int i = 0; status == LK_OK && kv->n_swa > 0 && i < kv->n_level; i++) {
+    for (int i = 0; !status && kv->n_swa > 0 && i < kv->n_level; i++) {
         int64_t n =
             lk_level_droppable(&kv->rule[i], &kv->count[i], kv->first, kv->n_tok, kv->n_swa);
         if (n) lk_move_drop(cache, kv, i, n);

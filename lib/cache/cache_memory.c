@@ -132,7 +132,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
 
 lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err) {
     lk_status status = lk_cache_prepare(cache, 0, cache->shape.n_layer, n_new, 1, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     cache->reserved = n_new;
     cache->pool.keep_free = true;
     return LK_OK;

@@ -191,10 +191,10 @@ lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk
         const struct lk_kv *k = &cache->kv[layer][LK_K];
         for (int side = 0; side < 2; side++) at = restore_kv_counts(&cache->kv[layer][side], at);
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
-        if (status == LK_OK && k->evict && !k->on_other_stage &&
+        if (!status && k->evict && !k->on_other_stage &&
             !lk_evict_reserve(&cache->evict[layer], cache->ledger, k->n_tok - k->first))
             status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-        if (status != LK_OK) {
+        if (status) {
             lk_cache_clear(cache);
             return status;
         }

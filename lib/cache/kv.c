@@ -147,7 +147,7 @@ static lk_status layout_latents(struct lk_level *level, const struct lk_codec *c
     level->n_part = basis->n_group;
     level->n_head = width / d_head;
     lk_status status = set_ranks(level, codec, side, ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (level->d_part > basis->n_comp)
         return lk_fail(err, LK_E_ARG,
                        "layer %d: the recipe requires rank %d for %s, but the sidecar holds only "
@@ -170,7 +170,7 @@ lk_status lk_level_layout(struct lk_level *level, const struct lk_level_rule *ru
         status = layout_latents(level, &rule->codec, shape, layer, side, ledger, err);
     else if (rule->n_other)
         status = set_head_codecs(level, rule, layer, ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     level->head_bytes = level->block_bytes = level->scale_bytes = 0;
     for (int part = 0; part < level->n_part; part++) {
         const struct lk_codec *codec = lk_level_codec(rule, part);

@@ -152,18 +152,18 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
     cache->latents = cache->shape.latents;
     if (!cache->latents && cache->shape.basis)
         status = lk_latent_store_new(&cache->latents, cache->ledger, err);
-    for (int k = 0; status == LK_OK && k < lk_cache_n_kv(cache); k++) {
+    for (int k = 0; !status && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int n_comp[LK_MAX_KV_LEVEL];
         if (kv->on_other_stage) continue;
         for (int i = 0; i < kv->n_level; i++) n_comp[i] = components_read(kv, kv->level[i].basis);
-        for (int i = 0; status == LK_OK && i < kv->n_level; i++) {
+        for (int i = 0; !status && i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             if (!level->basis) continue;
             status =
                 lk_latent_store_basis(cache->latents, level->basis, n_comp[i], &level->basis, err);
-            level->shares_basis = status == LK_OK;
-            if (status == LK_OK && has_k_up(&kv->rule[i]))
+            level->shares_basis = !status;
+            if (!status && has_k_up(&kv->rule[i]))
                 status = open_k_up(cache, level, &kv->rule[i], err);
         }
     }

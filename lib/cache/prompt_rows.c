@@ -173,7 +173,7 @@ static bool join_level(struct lk_cache *to, struct lk_kv *kv, const struct lk_kv
 }
 
 bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struct lk_cache *part) {
-    bool ok = lk_cache_copy(to, whole, NULL) == LK_OK;
+    bool ok = !lk_cache_copy(to, whole, NULL);
     for (int k = 0; ok && k < lk_cache_n_kv(to); k++) {
         struct lk_kv *kv = lk_cache_kv(to, k);
         const struct lk_kv *own = lk_cache_kv(part, k), *all = lk_cache_kv(whole, k);

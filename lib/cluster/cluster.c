@@ -50,7 +50,7 @@ lk_status lk_cluster_agree(struct lk_peers *peers, lk_status status, lk_err *err
     lk_err why = {.code = status};
     int first = 0;
     if (!lk_cluster_gather(c, &own, sizeof own, all)) return lk_fail_lost(err);
-    while (first < c->ranks.n_rank && all[first] == LK_OK) first++;
+    while (first < c->ranks.n_rank && !all[first]) first++;
     if (first == c->ranks.n_rank) return LK_OK;
     if (first == c->ranks.rank && err) why = *err;
     if (!broadcast_from(c, first, &why, sizeof why)) return lk_fail_lost(err);

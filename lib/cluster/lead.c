@@ -80,7 +80,7 @@ static lk_status run_here(struct lk_cluster *c, struct lk_op *op, lk_err *err) {
                                                                   : NULL;
     if (handles) lk_handles_remove(handles, op->session ? (void *)op->session : (void *)op->model);
     lk_status status = op->run(op, err);
-    if (op->kind == LK_OP_SESSION_NEW && status == LK_OK) {
+    if (op->kind == LK_OP_SESSION_NEW && !status) {
         lk_session *s = *op->created;
         s->number = lk_handles_add(c, &c->sessions, s);
         if (s->number < 0) status = lk_fail(err, LK_E_NOMEM, "out of memory for a session");
@@ -99,13 +99,12 @@ static lk_status run_op(struct lk_peers *peers, struct lk_op *op, lk_err *err) {
     if (op->n_sum > 0 && is_in_op(peers)) return LK_OK;
     begin_turn(c, 1);
     lk_status status = c->peers.lost ? lk_fail_lost(&why) : LK_OK;
-    if (status == LK_OK && c->ranks.rank == 0 && c->depth == 1)
-        status = lk_message_send(c, op, &why);
+    if (!status && c->ranks.rank == 0 && c->depth == 1) status = lk_message_send(c, op, &why);
     bool frees =
         op->kind == LK_OP_SESSION_FREE || op->kind == LK_OP_MODEL_FREE || op->kind == LK_OP_CLEAR;
-    if (status == LK_OK || frees) status = run_here(c, op, &why);
+    if (!status || frees) status = run_here(c, op, &why);
     end_turn(c, 1);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    return status ? lk_fail(err, status, "%s", why.msg) : LK_OK;
 }
 
 static bool report(struct lk_peers *peers, lk_progress progress, void *user, uint64_t done,
@@ -117,7 +116,7 @@ static bool report(struct lk_peers *peers, lk_progress progress, void *user, uin
     begin_turn(c, depth);
     if (c->ranks.rank > 0) return go_on;
     struct lk_op op = {.kind = LK_OP_GO_ON, .flag = go_on};
-    return lk_message_send(c, &op, NULL) == LK_OK && go_on;
+    return !lk_message_send(c, &op, NULL) && go_on;
 }
 
 /* ---- joining ---- */
@@ -136,7 +135,7 @@ static lk_status check_version(struct lk_cluster *c, lk_err *err) {
                                      "same version on all machines",
                                      LOWKEY_VERSION, first);
     status = lk_cluster_agree(&c->peers, status, &why);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    return status ? lk_fail(err, status, "%s", why.msg) : LK_OK;
 }
 
 lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
@@ -160,7 +159,7 @@ lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     lk_status status = check_version(c, err);
-    if (status == LK_OK) {
+    if (!status) {
         *out = c;
         return LK_OK;
     }

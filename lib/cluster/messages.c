@@ -125,7 +125,7 @@ static bool open_model(struct received *r) {
     memcpy(&op, r->payload, sizeof op);
     const char *path = next_string(r, &at), *kernels = path ? next_string(r, &at) : NULL,
                *sidecar = kernels ? next_string(r, &at) : NULL;
-    if (!sidecar || lk_cluster_set_stages(r->cluster, op.n_stage, NULL) != LK_OK) return false;
+    if (!sidecar || lk_cluster_set_stages(r->cluster, op.n_stage, NULL)) return false;
     const lk_model_opts opts = {.n_threads = op.n_threads,
                                 .weights = (lk_weights)op.weights,
                                 .n_ctx = op.n_ctx,
@@ -146,7 +146,7 @@ static bool follow_callback(void *user, uint64_t done, uint64_t total) {
     bool go_on = false;
     lk_err err = {0};
     (void)done, (void)total;
-    if (follow_until(c, LK_OP_GO_ON, &go_on, &err) == LK_OK) return go_on;
+    if (!follow_until(c, LK_OP_GO_ON, &go_on, &err)) return go_on;
     lk_cluster_abort(c, err.msg);
     return false;
 }
@@ -169,12 +169,12 @@ static bool open_session(struct received *r) {
                                   .chunked_prefill = op.chunked_prefill,
                                   .progress = op.reports ? follow_callback : NULL,
                                   .user = r->cluster};
-    if (status != LK_OK) { /* rank 0 waits for the result of lk_session_new */
+    if (status) { /* rank 0 waits for the result of lk_session_new */
         lk_agree(&r->cluster->peers, status, &err);
         return true;
     }
     status = lk_session_new_on_ranks(&r->session, r->model, recipe, &opts, op.whole, NULL);
-    if (status != LK_OK) lk_recipe_free(recipe);
+    if (status) lk_recipe_free(recipe);
     return true;
 }
 
@@ -255,7 +255,7 @@ static lk_batch *batch_of(struct received *r) {
     if (c->batch && c->batch->pass.model == r->model) return c->batch;
     lk_batch_free(c->batch);
     c->batch = NULL;
-    return lk_batch_new(&c->batch, r->model, NULL) == LK_OK ? c->batch : NULL;
+    return !lk_batch_new(&c->batch, r->model, NULL) ? c->batch : NULL;
 }
 
 static bool eval_batch(struct received *r) {
@@ -358,8 +358,8 @@ lk_status lk_message_send(struct lk_cluster *c, const struct lk_op *op, lk_err *
         status = lk_fail(err, LK_E_NOMEM, "out of memory for a message to the other ranks");
     bool follows = payload.len > sizeof m.payload;
     if (!follows && payload.len > 0) memcpy(m.payload, payload.at, payload.len);
-    if (status == LK_OK && (!lk_cluster_broadcast(c, &m, sizeof m) ||
-                            (follows && !lk_cluster_broadcast(c, payload.at, payload.len))))
+    if (!status && (!lk_cluster_broadcast(c, &m, sizeof m) ||
+                    (follows && !lk_cluster_broadcast(c, payload.at, payload.len))))
         status = lk_fail_lost(err);
     lk_buf_free(&payload);
     return status;
@@ -395,7 +395,7 @@ static lk_status follow_one(struct lk_cluster *c, const struct lk_message *op, l
 /* Receive operations and repeat them, until one of the kind `end` comes. *flag: of that one. */
 static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *flag, lk_err *err) {
     lk_status status = LK_OK;
-    while (status == LK_OK) {
+    while (!status) {
         struct lk_message op;
         if (!lk_cluster_broadcast(c, &op, sizeof op)) return lk_fail_lost(err);
         if (op.magic != LK_OP_MAGIC || op.kind >= LK_N_OP || op.n_payload > MAX_PAYLOAD)
@@ -412,11 +412,11 @@ lk_status lk_cluster_follow(lk_cluster *c, lk_err *err) {
     lk_err why = {0};
     if (c->ranks.rank == 0) return lk_fail(err, LK_E_ARG, "rank 0 leads; the others follow");
     lk_status status = follow_until(c, LK_OP_END, &flag, &why);
-    if (status != LK_OK) lk_cluster_abort(c, why.msg);
+    if (status) lk_cluster_abort(c, why.msg);
     for (int32_t i = 0; i < c->sessions.n; i++) /* what rank 0 has not freed */
         if (c->sessions.at[i]) close_session(c->sessions.at[i]);
     for (int32_t i = 0; i < c->models.n; i++)
         if (c->models.at[i]) close_model(c, c->models.at[i]);
-    if (status == LK_OK) return LK_OK;
+    if (!status) return LK_OK;
     return lk_fail(err, status, "%s", why.msg);
 }

@@ -89,9 +89,9 @@ static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_o
             stage = cluster->ranks.rank / lk_cluster_shards(cluster, n_stage);
     lk_status status = lk_model_open_part(&model, path, opts, stage, n_stage, &why);
     status = lk_agree(&cluster->peers, status, &why);
-    if (status == LK_OK) {
+    if (!status) {
         status = check_same_model(model, cluster, &why);
-        if (status == LK_OK) status = enter_model(model, cluster, &why);
+        if (!status) status = enter_model(model, cluster, &why);
         status = lk_agree(&cluster->peers, status, &why);
     }
     if (model) {
@@ -100,10 +100,10 @@ static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_o
         model->shard = (struct lk_shard){cluster->ranks.rank % n_shard, n_shard};
     }
     lk_rank_weights own = {0};
-    if (status == LK_OK) own = own_weights(model);
-    if (status == LK_OK && !lk_cluster_gather(cluster, &own, sizeof own, model->rank))
+    if (!status) own = own_weights(model);
+    if (!status && !lk_cluster_gather(cluster, &own, sizeof own, model->rank))
         status = lk_fail_lost(&why);
-    if (status == LK_OK) {
+    if (!status) {
         *out = model;
         return LK_OK;
     }

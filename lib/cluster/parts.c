@@ -27,7 +27,7 @@ lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
                              const lk_session_opts *opts, int32_t n_rank, lk_plan *out,
                              lk_err *err) {
     lk_status status = check_ranks(model, recipe, n_rank, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     int32_t n_shard = n_rank / model->net->stages.n;
     return lk_plan_part(model, recipe, opts, (struct lk_shard){0, n_shard}, out, err);
 }
@@ -40,12 +40,12 @@ lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int3
     struct lk_cache *cache = NULL;
     uint64_t bytes = 0, others = (uint64_t)n_rank - 1;
     lk_status status = check_ranks(model, recipe, n_rank, err);
-    if (status == LK_OK && model->net->stages.n > 1)
+    if (!status && model->net->stages.n > 1)
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "exchanges between stages are not planned; use one stage");
     shape.shard = (struct lk_shard){0, n_rank};
-    if (status == LK_OK) status = lk_cache_alloc(&cache, recipe, &shape, &ledger, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_cache_alloc(&cache, recipe, &shape, &ledger, err);
+    if (status) return status;
     *out = (lk_cluster_stats){.n_exchange = n_rank > 1 ? LK_EVAL_EXCHANGES : 0};
     for (int layer = 0; n_rank > 1 && layer < hp->n_layer; layer++) {
         const struct lk_kv *kv = cache->kv[hp->index[layer]];

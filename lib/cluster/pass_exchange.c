@@ -71,15 +71,15 @@ static bool send_logits(struct lk_peers *peers, int n_stage, const float *from, 
 static lk_status agree_on_items(struct lk_peers *peers, struct lk_pass *pass, lk_batch_item *item,
                                 size_t n, lk_status status, lk_err *err) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    bool ok = status == LK_OK;
-    for (size_t i = 0; i < n; i++) ok = ok && item[i].err.code == LK_OK;
+    bool ok = !status;
+    for (size_t i = 0; i < n; i++) ok = ok && !item[i].err.code;
     if (lk_cluster_all(c, ok)) return LK_OK;
     status = lk_agree(peers, status, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     for (size_t i = 0; i < n; i++) {
-        bool prepared = item[i].err.code == LK_OK;
+        bool prepared = !item[i].err.code;
         lk_agree(peers, item[i].err.code, &item[i].err);
-        if (prepared && item[i].err.code != LK_OK) lk_cache_trim(item[i].session->cache);
+        if (prepared && item[i].err.code) lk_cache_trim(item[i].session->cache);
     }
     return lk_agree(peers, lk_batch_build(pass, item, n, err), err);
 }

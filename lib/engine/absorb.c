@@ -71,7 +71,7 @@ static lk_status bind_layer(struct lk_absorb *a, const struct lk_sidecar *sideca
         const void *data;
         lk_status status = lk_sidecar_find(sidecar, name, type, all[i].ne[0], all[i].ne[1],
                                            all[i].ne[2], &data, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         if (all[i].halves)
             *all[i].halves = data;
         else
@@ -121,14 +121,14 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
                         const struct lk_kernels *kernels, struct lk_ledger *ledger, lk_err *err) {
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_absorb *a = alloc_states(&shape, sidecar->info.model.n_layer, ledger);
     if (!a) return fail_nomem(err);
     a->sidecar = sidecar->fingerprint;
-    for (int layer = 0; status == LK_OK && layer < a->n_layer; layer++)
+    for (int layer = 0; !status && layer < a->n_layer; layer++)
         status = bind_layer(a, sidecar, kernels, layer, err);
-    if (status == LK_OK) status = lk_absorb_reserve(a, 1, err); /* single steps allocate nothing */
-    if (status != LK_OK)
+    if (!status) status = lk_absorb_reserve(a, 1, err); /* single steps allocate nothing */
+    if (status)
         lk_absorb_free(a);
     else
         *out = a;
@@ -139,8 +139,7 @@ lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint6
                              lk_err *err) {
     struct lk_less_shape shape;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
-    if (status == LK_OK)
-        *bytes = total_state_floats(&shape, sidecar->info.model.n_layer) * sizeof(float);
+    if (!status) *bytes = total_state_floats(&shape, sidecar->info.model.n_layer) * sizeof(float);
     return status;
 }
 

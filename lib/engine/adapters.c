@@ -57,8 +57,8 @@ static lk_status read_adapter(const struct lk_sidecar *s, const struct lk_hparam
                        "tensor %s of the sidecar has rank %d, at most %d is useful", a->name, rank,
                        max);
     lk_status status = check_part(a, n_in, rank, err);
-    if (status == LK_OK) status = check_part(b, rank, n_out, err);
-    if (status != LK_OK) return status;
+    if (!status) status = check_part(b, rank, n_out, err);
+    if (status) return status;
     *out = (struct lk_adapter){.rank = rank, .a = a->data, .b = b->data};
     *n_found += 2;
     return LK_OK;
@@ -92,11 +92,11 @@ lk_status lk_adapters_new(struct lk_adapter **out, const struct lk_sidecar *s,
     struct lk_adapter *adapter = lk_alloc(ledger, LK_FOR_OTHER, adapters_bytes(hp));
     if (!adapter) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", hp->n_layer);
     lk_status status = LK_OK;
-    for (int i = 0; status == LK_OK && i < hp->n_layer * LK_N_ADAPTED; i++)
+    for (int i = 0; !status && i < hp->n_layer * LK_N_ADAPTED; i++)
         status = read_adapter(s, hp, i / LK_N_ADAPTED, (enum lk_adapted)(i % LK_N_ADAPTED),
                               &adapter[i], &n_found, err);
-    if (status == LK_OK && n_found < n_tensor) status = fail_unknown(s, adapter, hp, err);
-    if (status == LK_OK)
+    if (!status && n_found < n_tensor) status = fail_unknown(s, adapter, hp, err);
+    if (!status)
         *out = adapter;
     else
         lk_adapters_free(adapter, hp, ledger);

@@ -12,7 +12,7 @@ lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err) {
     struct lk_batch *batch = lk_alloc(&model->ledger, LK_FOR_OTHER, sizeof *batch);
     if (!batch) return lk_fail(err, LK_E_NOMEM, "out of memory for a batch");
     lk_status status = lk_pass_init(&batch->pass, model, &batch->ledger, err);
-    if (status != LK_OK)
+    if (status)
         lk_release(&model->ledger, LK_FOR_OTHER, batch, sizeof *batch);
     else
         *out = batch;
@@ -69,18 +69,17 @@ static lk_status prepare_item(lk_batch_item *item) {
                        "the context of %d tokens is full; use a larger context length",
                        s->opts.n_ctx);
     lk_status status = lk_session_check_tokens(s, item->tok, item->n_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (s->cancelled && atomic_exchange(&s->cancelled, 0))
         return lk_fail(err, LK_E_CANCELLED, "cancelled");
     size_t n_out = item->all ? item->n_tok : 1;
     if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
-    if (status == LK_OK && s->recipe->absorbs)
-        status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
+    if (!status && s->recipe->absorbs) status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
     bool drafts = may_have_drafts(item);
-    if (status == LK_OK && drafts) status = lk_cache_prepare_drafts(s->cache, err);
-    if (status == LK_OK && drafts && s->recurrent)
+    if (!status && drafts) status = lk_cache_prepare_drafts(s->cache, err);
+    if (!status && drafts && s->recurrent)
         status = lk_recurrent_drafts_reserve(s, (int)item->n_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
     if ((item->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
         s->cache->reserved -= (int64_t)item->n_tok;
@@ -144,7 +143,7 @@ enum progress { NOT_TOUCHED, PREPARED, COMPUTED };
 static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progress,
                             const lk_err *why, lk_err *err) {
     for (size_t i = 0; i < n; i++) {
-        if (item[i].err.code != LK_OK) continue;
+        if (item[i].err.code) continue;
         if (progress == PREPARED) lk_cache_trim(item[i].session->cache);
         if (progress == COMPUTED) lk_session_drop_tokens(item[i].session);
         item[i].err = *why;
@@ -154,14 +153,14 @@ static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progres
 
 lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
     lk_status status = lk_pass_reset(pass, n, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
-        if (item[i].err.code != LK_OK) continue;
+    for (size_t i = 0; !status && i < n; i++) {
+        if (item[i].err.code) continue;
         struct lk_seq *seq = lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
                                          item[i].all ? (int)item[i].n_tok : 1);
         seq->item = &item[i];
         seq->drafts = may_have_drafts(&item[i]);
     }
-    return status == LK_OK && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
+    return !status && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
 }
 
 /* On the last stage: give the sessions their logits [n_out][n_vocab]. */
@@ -189,7 +188,7 @@ static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
     if (stages->n > 1) lk_pass_count_rows(pass);
     if (g->x_in && !peers->receive(peers, stages->n, g->x_in->data, n)) return lk_fail_lost(err);
     lk_status status = lk_graph_run(g, pass->model, err);
-    if (status != LK_OK) {
+    if (status) {
         if (peers) peers->abort(peers, err->msg); /* they wait for what this one sends */
         return status;
     }
@@ -204,9 +203,9 @@ lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_
     for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
     lk_status status = lk_batch_build(pass, item, n, &why);
     if (peers) status = peers->agree_on_items(peers, pass, item, n, status, &why);
-    if (status != LK_OK) return fail_items(item, n, PREPARED, &why, err);
+    if (status) return fail_items(item, n, PREPARED, &why, err);
     if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
-    if (run_pass(pass, &why) != LK_OK) return fail_items(item, n, COMPUTED, &why, err);
+    if (run_pass(pass, &why)) return fail_items(item, n, COMPUTED, &why, err);
     if (peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
     for (size_t i = 0; i < pass->n_seq; i++) finish_item(&pass->seq[i]);
     return LK_OK;
@@ -227,8 +226,8 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *
     lk_err why = {0};
     for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
     lk_status status = check_items(&batch->pass, item, n, &why);
-    if (status == LK_OK) status = lk_op_run(model->peers, &op, &why);
-    return status == LK_OK ? LK_OK : fail_items(item, n, NOT_TOUCHED, &why, err);
+    if (!status) status = lk_op_run(model->peers, &op, &why);
+    return status ? fail_items(item, n, NOT_TOUCHED, &why, err) : LK_OK;
 }
 
 /* ---- one session: a step, or a text in chunks through the cache ---- */
@@ -236,7 +235,7 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *
 static lk_status run_eval(struct lk_op *op, lk_err *err) {
     lk_batch_item item = {.session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};
     lk_status status = lk_eval_items(&op->session->pass, &item, 1, err);
-    if (status != LK_OK || item.err.code == LK_OK) return status;
+    if (status || !item.err.code) return status;
     return lk_fail(err, item.err.code, "%s", item.err.msg);
 }
 
@@ -257,7 +256,7 @@ lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_t
             chunk = n / 2;
             continue;
         }
-        if (status != LK_OK) return status;
+        if (status) return status;
         uint64_t n_layer = s->cache->shape.n_layer;
         if (!lk_report(s->model->peers, s->opts.progress, s->opts.user, s->n_tok * n_layer,
                        n_tok * n_layer))
@@ -286,7 +285,7 @@ static lk_status truncate_session(lk_session *s, size_t n_tok, lk_err *err) {
     if (n_drop == 0) return LK_OK;
     if (n_drop < s->n_pass && s->recurrent) {
         lk_status status = lk_recurrent_drafts_repeat(s, (int)(s->n_pass - n_drop), err);
-        if (status != LK_OK) {
+        if (status) {
             lk_session_drop_tokens(s);
             return status;
         }

@@ -94,7 +94,7 @@ bool lk_checkpoint_alloc(struct lk_session *s, size_t n_tok, bool logits,
     if (logits) at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
     if (states_bytes(s)) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
     bool ok = (at.logits || !logits) && (at.states || !states_bytes(s)) &&
-              lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL) == LK_OK;
+              !lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL);
     if (!ok) {
         lk_checkpoint_free(s, &at);
         return false;
@@ -110,7 +110,7 @@ static bool make_checkpoint(struct lk_session *s, size_t n_tok, struct lk_cache 
                             const float *logits, struct lk_checkpoint *out) {
     struct lk_checkpoint at;
     if (!lk_checkpoint_alloc(s, n_tok, logits != NULL, &at)) return false;
-    if (lk_cache_copy(at.cache, cache, NULL) != LK_OK) {
+    if (lk_cache_copy(at.cache, cache, NULL)) {
         lk_checkpoint_free(s, &at);
         return false;
     }
@@ -241,7 +241,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
 lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoint *from,
                                  lk_err *err) {
     lk_status status = lk_cache_copy(s->cache, from->cache, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (s->recurrent) memcpy(s->recurrent, from->states, recurrent_bytes(s));
     if (s->absorb)
         memcpy(s->absorb->state, (const char *)from->states + recurrent_bytes(s),
@@ -374,7 +374,7 @@ lk_status lk_checkpoints_check(const struct lk_session *s, const void *data, uin
                                const void *counts, size_t n_tok, lk_err *err) {
     lk_status status = LK_OK;
     uint64_t max_tok = n_tok;
-    for (uint64_t at = 0; status == LK_OK && at < size;) {
+    for (uint64_t at = 0; !status && at < size;) {
         struct saved saved;
         lk_err why;
         if (!read_checkpoint(data, size, &at, &saved))
@@ -385,7 +385,7 @@ lk_status lk_checkpoints_check(const struct lk_session *s, const void *data, uin
         if (reason) return lk_fail(err, LK_E_FORMAT, "%s", reason);
         status = lk_cache_check(s->cache, saved.counts, saved.head.counts, saved.rows,
                                 saved.head.rows, counts, (int64_t)saved.head.n_tok, &why);
-        if (status != LK_OK) lk_fail(err, status, "a checkpoint: %s", why.msg);
+        if (status) lk_fail(err, status, "a checkpoint: %s", why.msg);
         max_tok = saved.head.n_tok - 1;
         counts = saved.counts;
     }
@@ -451,7 +451,7 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
     *keep = l->keep && head.n_tok == l->keep[l->n_keep - 1].n_tok;
     if (peers) peers->broadcast(peers, keep, sizeof *keep);
     bool made = lk_checkpoint_alloc(s, head.n_tok, head.logits > 0, out);
-    bool ok = made && lk_cache_copy(out->cache, later, NULL) == LK_OK;
+    bool ok = made && !lk_cache_copy(out->cache, later, NULL);
     if (lk_agree_all(peers, ok)) {
         lk_restoring_get(l->from, out->logits, head.logits);
         lk_recurrent_restore(s->model->net, out->states, l->from);

@@ -176,7 +176,7 @@ lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {
     d->session = session;
     d->expected = -1;
     lk_status status = lk_draft_lookup_init(&d->lookup, session, err);
-    if (status == LK_OK)
+    if (!status)
         *out = d;
     else
         lk_release(ledger, LK_FOR_OTHER, d, sizeof *d);

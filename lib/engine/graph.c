@@ -47,10 +47,10 @@ static void alloc_tensors(void *arg) {
 lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_cxx_call(alloc_tensors, graph, err);
     size_t size = graph->alloc ? ggml_gallocr_get_buffer_size(graph->alloc, 0) : 0;
-    if (status == LK_OK && graph->alloc && size == graph->alloc_size) return LK_OK;
+    if (!status && graph->alloc && size == graph->alloc_size) return LK_OK;
     lk_ledger_remove(ledger, LK_FOR_SCRATCH, graph->alloc_size);
     graph->alloc_size = 0;
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (graph->alloc && lk_ledger_add(ledger, LK_FOR_SCRATCH, size)) {
         graph->alloc_size = size;
         return LK_OK;
@@ -122,7 +122,7 @@ lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *e
     c.plan.work_data = model->work;
     lk_status status = ok ? lk_cxx_compute(compute_graph, &c, err) : LK_OK;
     pthread_mutex_unlock(&model->lock);
-    if (status != LK_OK || c.status == GGML_STATUS_SUCCESS) return status;
+    if (status || c.status == GGML_STATUS_SUCCESS) return status;
     return lk_fail(err, LK_E_NOMEM, "the graph could not be computed: %s",
                    ggml_status_to_string(c.status));
 }

@@ -42,7 +42,7 @@ static lk_status start_threads(struct lk_model *model, lk_err *err) {
     pthread_sigmask(SIG_BLOCK, &blocked, &before);
     lk_status status = lk_cxx_call(create_pool, model, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (status == LK_OK && model->pool) return LK_OK;
+    if (!status && model->pool) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for %d threads; use fewer with -t",
                    model->n_thread);
 }
@@ -60,7 +60,7 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
                                   .n_head_kv = hp->n_head_kv,
                                   .d_head = hp->d_head};
     lk_status status = lk_sidecar_open(&model->sidecar, path, &of, &model->ledger, err);
-    return status == LK_OK ? lk_latent_store_new(&model->latents, &model->ledger, err) : status;
+    return status ? status : lk_latent_store_new(&model->latents, &model->ledger, err);
 }
 
 /* Open the weights with the adapters of the sidecar, if there is one, added to them.
@@ -72,12 +72,12 @@ static lk_status open_net(struct lk_model *model, const char *path, const lk_mod
     struct lk_net *header = NULL;
     if (!opts->sidecar) return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
     lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
-    if (status == LK_OK) status = open_sidecar(model, header, opts->sidecar, err);
-    if (status == LK_OK)
+    if (!status) status = open_sidecar(model, header, opts->sidecar, err);
+    if (!status)
         status = lk_adapters_new(&model->adapter, model->sidecar, &header->hp, &model->ledger, err);
     net_opts.adapter = model->adapter;
-    if (status == LK_OK) status = lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
-    if (status != LK_OK && header) {
+    if (!status) status = lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
+    if (status && header) {
         lk_adapters_free(model->adapter, &header->hp, &model->ledger);
         model->adapter = NULL;
     }
@@ -120,10 +120,10 @@ lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_op
                               .progress = opts->progress,
                               .user = opts->user};
     lk_status status = open_net(model, path, opts, net, err);
-    if (status == LK_OK) status = lk_vocab_open(&model->vocab, path, err);
-    if (status == LK_OK && !opts->header_only) status = start_threads(model, err);
-    if (status == LK_OK && !opts->header_only) status = lk_model_add_ropes(model, err);
-    if (status != LK_OK)
+    if (!status) status = lk_vocab_open(&model->vocab, path, err);
+    if (!status && !opts->header_only) status = start_threads(model, err);
+    if (!status && !opts->header_only) status = lk_model_add_ropes(model, err);
+    if (status)
         lk_model_free(model);
     else
         *out = model;
@@ -166,17 +166,17 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
 
 lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
     lk_status status = lk_model_check_weights(model, err);
-    if (status == LK_OK && model->net->hp.d_rope > 0)
+    if (!status && model->net->hp.d_rope > 0)
         status =
             lk_fail(err, LK_E_UNSUPPORTED,
                     "the model has latent attention; bases, adapters and networks are made for "
                     "models with keys and values of their own only");
-    if (status == LK_OK && model->net->hp.norms_v)
+    if (!status && model->net->hp.norms_v)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "%s models normalize V after its projection; bases, adapters and networks "
                        "are not made for them",
                        model->net->arch);
-    if (status != LK_OK || model->net->hp.n_recurrent == 0) return status;
+    if (status || model->net->hp.n_recurrent == 0) return status;
     return lk_fail(
         err, LK_E_UNSUPPORTED,
         "%d of the model's %d layers are recurrent; bases, adapters and networks are made "
@@ -330,7 +330,7 @@ static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, in
                               bool halves, lk_err *err) {
     int n_rot = rotated_channels(&model->net->hp, layer);
     lk_status status = lk_graph_begin(graph, NODES, &model->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     graph->x_in = ggml_new_tensor_3d(graph->ctx, GGML_TYPE_F32, n_rot, 1, N_MARK);
     graph->pos = ggml_new_tensor_1d(graph->ctx, GGML_TYPE_I32, N_MARK);
     ggml_set_input(graph->x_in);
@@ -339,7 +339,7 @@ static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, in
     ggml_set_output(graph->x_out);
     ggml_build_forward_expand(graph->graph, graph->x_out);
     status = lk_graph_finish(graph, &model->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     float *x = memset(graph->x_in->data, 0, ggml_nbytes(graph->x_in));
     for (int mark = 0; mark < N_MARK; mark++) {
         ((int32_t *)graph->pos->data)[mark] = 1 << mark;
@@ -357,7 +357,7 @@ static lk_status measure_rope(struct lk_rope *rope, struct lk_model *model, int 
     int n_rot = rotated_channels(hp, layer), n_pair = n_rot / 2, next = halves ? n_pair : 1;
     struct lk_graph graph = {0};
     lk_status status = rotate_marks(&graph, model, layer, halves, err);
-    if (status == LK_OK) {
+    if (!status) {
         const float *x = graph.x_out->data;
         double speed[LK_MAX_PAIR];
         for (int pair = 0; pair < n_pair; pair++) {
@@ -381,7 +381,7 @@ lk_status lk_model_add_ropes(struct lk_model *model, lk_err *err) {
     if (!model->rope) return lk_fail(err, LK_E_NOMEM, "out of memory for the model's rotations");
     lk_status status = LK_OK;
     bool measured[2] = {false, false};
-    for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++) {
+    for (int layer = 0; !status && layer < hp->n_layer; layer++) {
         bool swa = hp->n_swa > 0 && hp->is_swa[layer];
         if (hp->is_recurrent[layer]) continue;
         if (!measured[swa]) status = measure_rope(&model->rope[swa], model, layer, err);

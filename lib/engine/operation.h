@@ -103,7 +103,7 @@ static inline lk_status lk_agree(struct lk_peers *peers, lk_status status, lk_er
 
 /* Is it true on all processes? */
 static inline bool lk_agree_all(struct lk_peers *peers, bool ok) {
-    return peers ? peers->agree(peers, ok ? LK_OK : LK_E_NOMEM, NULL) == LK_OK : ok;
+    return peers ? !peers->agree(peers, ok ? LK_OK : LK_E_NOMEM, NULL) : ok;
 }
 
 /* Call the progress callback of an operation; NULL: none. Returns what it has returned on the

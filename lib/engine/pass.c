@@ -24,7 +24,7 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
                        lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     lk_status status = lk_model_check_weights(model, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     *pass = (struct lk_pass){.model = model, .ledger = ledger};
     pass->attn = (struct lk_attn){.kernels = model->kernels,
                                   .n_head = hp->n_head,
@@ -185,7 +185,7 @@ static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq 
     size_t width = lk_kv_width(&cache->kv[job->index][side]);
     const float *rows = (const float *)x->data + (size_t)seq->row * width;
     lk_status status = lk_cache_append(cache, job->index, side, rows, seq->n_tok, NULL);
-    if (status != LK_OK || !seq->session->recipe->eager) return status;
+    if (status || !seq->session->recipe->eager) return status;
     return lk_cache_encode(cache, job->index, side, NULL);
 }
 
@@ -203,7 +203,7 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         if (side == LK_K && job->stores && job->observes)
             lk_cache_observe(cache, job->index, q, seq->n_tok, a.n_head);
         lk_status status = job->stores ? store_rows(job, seq, side, dst->src[1 + side]) : LK_OK;
-        if (status != LK_OK) {
+        if (status) {
             seq->failed = status;
         } else if (side == LK_K) {
             struct lk_attn attn = seq_attn(job, task / 2, NULL, NULL);
@@ -288,7 +288,7 @@ static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     size_t n = joined_before(job, pass->n_seq) * sizeof *pass->joined;
     if (ith != 0 || n == 0) return;
     struct lk_peers *peers = pass->model->peers;
-    if (lk_check_alone(peers, NULL) == LK_OK &&
+    if (!lk_check_alone(peers, NULL) &&
         peers->gather(peers, pass->model->net->stages.n, pass->joined, n, pass->gathered))
         return;
     for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
@@ -310,7 +310,7 @@ static void age_rows(const struct lk_layer_job *job, int ith, int nth) {
         if (seq->failed) continue;
         if (side == LK_V && cache->kv[job->index][LK_K].evict) continue; /* aged together with K */
         lk_status status = lk_cache_age(cache, job->index, side, NULL);
-        if (status != LK_OK) seq->failed = status;
+        if (status) seq->failed = status;
     }
 }
 
@@ -389,9 +389,9 @@ void lk_pass_count_rows(struct lk_pass *pass) {
             const struct lk_kv *kv = &cache->kv[layer][task % 2];
             if (!kv->on_other_stage || seq->failed) continue;
             lk_status status = lk_cache_append(cache, layer, kv->side, NULL, seq->n_tok, NULL);
-            if (status == LK_OK && seq->session->recipe->eager)
+            if (!status && seq->session->recipe->eager)
                 status = lk_cache_encode(cache, layer, kv->side, NULL);
-            if (status == LK_OK) status = lk_cache_age(cache, layer, kv->side, NULL);
+            if (!status) status = lk_cache_age(cache, layer, kv->side, NULL);
             seq->failed = status;
         }
     }
@@ -407,13 +407,13 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     int n_row = pass->n_row, n_out = pass->n_out,
         n_layer = last ? net->hp.n_layer : stages->first[stages->own + 1];
     lk_status status = lk_pass_reserve_attn(pass, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
         g->divided == divided)
         return LK_OK;
     status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
     struct ggml_tensor *x;
@@ -447,8 +447,8 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     ggml_set_output(x);
     ggml_build_forward_expand(g->graph, x);
     status = lk_graph_finish(g, pass->ledger, err);
-    if (status == LK_OK) status = lk_graph_reserve_work(g, pass->model, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_graph_reserve_work(g, pass->model, err);
+    if (status) return status;
     g->n_tok = n_row;
     g->n_out = n_out;
     g->needs_scores = needs_scores;

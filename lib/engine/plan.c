@@ -37,8 +37,8 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t states;
     struct lk_cache_needs needs;
     lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
-    if (status == LK_OK) status = estimate_absorb(model, recipe, &states, err);
-    if (status != LK_OK) return status;
+    if (!status) status = estimate_absorb(model, recipe, &states, err);
+    if (status) return status;
     uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
 
     uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);

@@ -81,7 +81,7 @@ static lk_status check_memory_limit(const struct lk_prefill *p, const struct lk_
         lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
     lk_status status =
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     uint64_t cache = needs.cache;
     uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + lk_prefill_exact_bytes(hp)) +
                      needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
@@ -98,19 +98,18 @@ static lk_status check_memory_limit(const struct lk_prefill *p, const struct lk_
 static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *err) {
     struct lk_graph *g = &p->graph;
     lk_status status = lk_graph_begin(g, LK_PREFILL_NODES, &p->s->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     g->tok = lk_graph_input(g, n);
     g->pos = lk_graph_input(g, n);
     g->x_out = p->net->family->embed(p->net, g->ctx, g->tok, g->pos);
     ggml_set_output(g->x_out);
     ggml_build_forward_expand(g->graph, g->x_out);
     status = lk_graph_finish(g, &p->s->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
-    if (status == LK_OK)
-        memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
+    if (!status) memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
     return status;
 }
 
@@ -173,7 +172,7 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     int n_layer = p->net->hp.n_layer;
     lk_status status = LK_OK, here = LK_OK; /* on all ranks; on this one, until run_chunk */
-    for (int layer = 0; status == LK_OK && layer < n_layer; layer++) {
+    for (int layer = 0; !status && layer < n_layer; layer++) {
         p->job = lk_pass_job(&s->pass, layer);
         lk_prefill_choose_exact(p);
         if (p->attn_scores && p->job.stores) memset(p->attn_scores, 0, p->scratch.attn_scores);
@@ -183,38 +182,38 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
         /* Only K and V of earlier tokens matter from there on, and this layer has none. */
         size_t first =
             p->job.stores || p->embeds ? 0 : (p->n_tok - 1) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK;
-        for (size_t at = first, n; status == LK_OK && at < p->n_tok; at += n) {
+        for (size_t at = first, n; !status && at < p->n_tok; at += n) {
             n = chunk_length(p, at);
-            if (here == LK_OK && s->cancelled && atomic_exchange(&s->cancelled, 0))
+            if (!here && s->cancelled && atomic_exchange(&s->cancelled, 0))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled");
             status = lk_prefill_run_chunk(p, layer, at, n, here, err);
-            if (status == LK_OK && is_recurrent && held) keep_state(p, layer, at + n);
-            if (status == LK_OK &&
+            if (!status && is_recurrent && held) keep_state(p, layer, at + n);
+            if (!status &&
                 !lk_report(s->model->peers, s->opts.progress, s->opts.user,
                            (uint64_t)layer * p->n_tok + at + n, (uint64_t)n_layer * p->n_tok))
                 here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         }
-        if (status == LK_OK && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
+        if (!status && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
     }
-    if (status == LK_OK) status = lk_agree(s->model->peers, here, err);
-    return status == LK_OK && !p->embeds ? take_logits(p, err) : status;
+    if (!status) status = lk_agree(s->model->peers, here, err);
+    return !status && !p->embeds ? take_logits(p, err) : status;
 }
 
 static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
-    if (status == LK_OK)
+    if (!status)
         lk_pass_add(pass, p->s, p->n_tok < LK_PREFILL_CHUNK ? (int)p->n_tok : LK_PREFILL_CHUNK, 0);
-    if (status == LK_OK) status = lk_pass_reserve_attn(pass, err);
-    for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
+    if (!status) status = lk_pass_reserve_attn(pass, err);
+    for (size_t i = 0; !status && i < p->n_session; i++)
         status = check_memory_limit(p, p->session[i], err);
-    if (status == LK_OK) status = alloc_prefill(p, err);
+    if (!status) status = alloc_prefill(p, err);
     size_t n_embedded = p->net->stages.own == 0 ? p->n_tok : 0;
-    for (size_t at = 0; status == LK_OK && at < n_embedded; at += LK_PREFILL_CHUNK)
+    for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
     status = lk_agree(p->s->model->peers, status, err);
-    return status == LK_OK ? run_layers(p, err) : status;
+    return status ? status : run_layers(p, err);
 }
 
 /* Compute the prompt once for n sessions. A session whose policies select rows must be alone. */
@@ -228,7 +227,7 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
                            .tok = tok};
     lk_checkpoints_open_planned(p.s);
     lk_status status = run_prefill(&p, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         struct lk_session *s = session[i];
         memcpy(s->tok, tok, n_tok * sizeof *tok);
         if (i > 0 && s->recurrent)
@@ -236,7 +235,7 @@ static lk_status prefill_group(struct lk_session *const *session, size_t n, cons
         s->n_logits = 1;
         s->n_tok = n_tok;
     }
-    if (status == LK_OK) lk_checkpoints_keep_planned(p.s);
+    if (!status) lk_checkpoints_keep_planned(p.s);
     free_prefill(&p);
     return status;
 }
@@ -251,8 +250,8 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
     lk_status status = lk_check_alone(s->model->peers, err);
-    if (status == LK_OK) status = lk_session_check_text(s, tok, n_tok, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_session_check_text(s, tok, n_tok, err);
+    if (status) return status;
     lk_session_drop_tokens(s);
     struct lk_prefill p = {.s = s,
                            .session = &s,
@@ -262,8 +261,8 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                            .tok = tok,
                            .embeds = true};
     status = lk_session_reserve_absorb(s, 1, err);
-    if (status == LK_OK) status = run_prefill(&p, err);
-    if (status == LK_OK) lk_pool_rows(p.x, n_tok, (size_t)net->hp.n_embd, pooling, out);
+    if (!status) status = run_prefill(&p, err);
+    if (!status) lk_pool_rows(p.x, n_tok, (size_t)net->hp.n_embd, pooling, out);
     free_prefill(&p);
     lk_session_drop_tokens(s);
     lk_cache_trim(s->cache);
@@ -282,23 +281,22 @@ static lk_status prefill_sessions(struct lk_session *const *session, size_t n, c
     struct lk_ledger *ledger = &session[0]->ledger;
     lk_status status = LK_OK;
     for (size_t i = 0; i < n; i++) lk_session_drop_tokens(session[i]);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         if (n_tok > (size_t)session[i]->opts.n_ctx)
             status = lk_fail(err, LK_E_FULL,
                              "%zu tokens do not fit a context of %d; use a larger context length",
                              n_tok, session[i]->opts.n_ctx);
-        if (status == LK_OK) status = lk_session_reserve_logits(session[i], 1, err);
-        if (status == LK_OK) status = lk_session_reserve_absorb(session[i], 1, err);
+        if (!status) status = lk_session_reserve_logits(session[i], 1, err);
+        if (!status) status = lk_session_reserve_absorb(session[i], 1, err);
     }
     struct lk_session **group = lk_alloc(ledger, LK_FOR_OTHER, n * sizeof *group);
     size_t n_group = 0;
-    if (status == LK_OK && !group)
-        status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
+    if (!status && !group) status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
     status = lk_agree(session[0]->model->peers, status, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++)
+    for (size_t i = 0; !status && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) status = prefill_group(group, n_group, tok, n_tok, err);
-    for (size_t i = 0; status == LK_OK && i < n; i++) {
+    for (size_t i = 0; !status && i < n; i++) {
         if (session[i]->recipe->eager)
             status = lk_session_extend(session[i], tok, n_tok, err);
         else if (selects_rows(session[i]))
@@ -306,7 +304,7 @@ static lk_status prefill_sessions(struct lk_session *const *session, size_t n, c
     }
     lk_release(ledger, LK_FOR_OTHER, group, n * sizeof *group);
     for (size_t i = 0; i < n; i++) {
-        if (status != LK_OK) lk_session_drop_tokens(session[i]);
+        if (status) lk_session_drop_tokens(session[i]);
         lk_cache_trim(session[i]->cache);
     }
     return status;

@@ -111,7 +111,7 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     struct lk_graph *g = &p->graph;
     bool last_layer = layer == hp->n_layer - 1, last_chunk = at + n == p->n_tok;
     lk_status status = lk_graph_begin(g, LK_PREFILL_NODES, &p->s->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, hp->n_embd, n);
     g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
@@ -165,11 +165,11 @@ lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_
     const struct lk_hparams *hp = &p->net->hp;
     bool held = lk_stages_holds(&p->net->stages, layer);
     lk_status status = before;
-    if (status == LK_OK && held) status = build_chunk(p, layer, at, n, err);
-    if (status == LK_OK && held && p->s->model->peers)
+    if (!status && held) status = build_chunk(p, layer, at, n, err);
+    if (!status && held && p->s->model->peers)
         status = lk_graph_reserve_work(&p->graph, p->s->model, err);
     status = lk_agree(p->s->model->peers, status, err);
-    if (status != LK_OK || !held) return status;
+    if (status || !held) return status;
     struct lk_graph *g = &p->graph;
     struct lk_peers *peers = p->s->model->peers;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
@@ -178,10 +178,10 @@ lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     status = lk_graph_run(g, p->s->model, err);
-    if (status != LK_OK && peers) /* the others wait for partial attention */
+    if (status && peers) /* the others wait for partial attention */
         peers->abort(peers, err->msg);
-    if (status == LK_OK && peers && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
-    if (status == LK_OK && g->x_out)
+    if (!status && peers && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
+    if (!status && g->x_out)
         memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
 }
@@ -189,10 +189,10 @@ lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_
 lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err) {
     struct lk_checkpoints *c = &p->s->checkpoints;
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < p->n_session; i++)
+    for (size_t i = 0; !status && i < p->n_session; i++)
         status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index, (int64_t)p->n_tok, err);
     status = lk_agree(p->s->model->peers, status, err);
-    for (int i = c->n_planned - 1; status == LK_OK && i >= 0; i--) {
+    for (int i = c->n_planned - 1; !status && i >= 0; i--) {
         bool ok = lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
                                       (int64_t)c->planned[i].n_tok);
         if (!lk_agree_all(p->s->model->peers, ok)) lk_checkpoints_drop_planned(p->s, i);

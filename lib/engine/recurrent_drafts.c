@@ -99,7 +99,7 @@ static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *lay
     const struct lk_hparams *hp = &s->model->net->hp;
     const struct lk_recurrence_shape *shape = &hp->recurrence;
     lk_status status = lk_graph_begin(g, 2 * (int)n_held(hp, 0) + 2, &s->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct ggml_tensor *after = lk_graph_input(g, 1);
     for (size_t i = 0; i < n_held(hp, 0); i++) {
         struct lk_repeated_layer *l = &layer[i];
@@ -114,7 +114,7 @@ static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *lay
     }
     ggml_build_forward_expand(g->graph, after);
     status = lk_graph_finish(g, &s->ledger, err);
-    return status == LK_OK ? lk_graph_reserve_work(g, s->model, err) : status;
+    return status ? status : lk_graph_reserve_work(g, s->model, err);
 }
 
 /* ---- memory ---- */
@@ -158,12 +158,12 @@ lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *e
         d.before && d.input && d.layer
             ? LK_OK
             : lk_fail(err, LK_E_NOMEM, "out of memory for drafts of %d tokens", n_tok);
-    for (int layer = 0; status == LK_OK && layer < hp->n_layer; layer++)
+    for (int layer = 0; !status && layer < hp->n_layer; layer++)
         if (is_held(hp, layer))
             d.layer[hp->index[layer] - hp->held_recurrent[0]] =
                 (struct lk_repeated_layer){s, layer};
-    if (status == LK_OK) status = build_graph(s, d.layer, d.n_cap, &d.graph, err);
-    if (status != LK_OK) {
+    if (!status) status = build_graph(s, d.layer, d.n_cap, &d.graph, err);
+    if (status) {
         free_drafts(&d, hp, &s->ledger);
         return status;
     }

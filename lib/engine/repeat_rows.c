@@ -39,11 +39,11 @@ static int64_t batch_rows(const struct repeat *r, size_t done) {
 /* Thread function: append all rows of one side. */
 static void *repeat_side(void *arg) {
     struct repeat *r = arg;
-    for (size_t done = 0; r->status == LK_OK && done < r->n_tok;) {
+    for (size_t done = 0; !r->status && done < r->n_tok;) {
         int64_t n = batch_rows(r, done);
         read_source_rows(r, r->to->kv[r->layer][r->side].n_tok, n);
         r->status = lk_cache_append(r->to, r->layer, r->side, r->rows, n, NULL);
-        if (r->status == LK_OK) r->status = lk_cache_age(r->to, r->layer, r->side, NULL);
+        if (!r->status) r->status = lk_cache_age(r->to, r->layer, r->side, NULL);
         done += n;
     }
     return NULL;
@@ -52,14 +52,14 @@ static void *repeat_side(void *arg) {
 /* Append all rows of a layer whose K and V age together, because a policy evicts rows of both. */
 static void repeat_both_sides(struct repeat side[2]) {
     struct repeat *k = &side[LK_K];
-    for (size_t done = 0; k->status == LK_OK && done < k->n_tok;) {
+    for (size_t done = 0; !k->status && done < k->n_tok;) {
         int64_t n = batch_rows(k, done);
-        for (int i = 0; k->status == LK_OK && i < 2; i++) {
+        for (int i = 0; !k->status && i < 2; i++) {
             struct repeat *r = &side[i];
             read_source_rows(r, r->to->kv[r->layer][r->side].n_tok, n);
             k->status = lk_cache_append(r->to, r->layer, r->side, r->rows, n, NULL);
         }
-        if (k->status == LK_OK) k->status = lk_cache_age(k->to, k->layer, LK_K, NULL);
+        if (!k->status) k->status = lk_cache_age(k->to, k->layer, LK_K, NULL);
         done += n;
     }
 }
@@ -67,7 +67,7 @@ static void repeat_both_sides(struct repeat side[2]) {
 static lk_status repeat_layer(struct lk_session *s, const struct lk_session *source, int layer,
                               size_t n_tok, float *rows, lk_err *err) {
     lk_status status = lk_cache_prepare(s->cache, layer, layer + 1, n_tok, LK_MAX_MOVE, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct repeat side[2];
     size_t n_row = LK_MAX_MOVE * lk_cache_width(&s->cache->shape, LK_V);
     for (int i = 0; i < 2; i++)
@@ -90,8 +90,7 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
             repeat_side(&side[LK_V]);
     }
     status = side[LK_K].status ? side[LK_K].status : side[LK_V].status;
-    return status == LK_OK ? LK_OK
-                           : lk_fail(err, status, "no memory for the cache of layer %d", layer);
+    return status ? lk_fail(err, status, "no memory for the cache of layer %d", layer) : LK_OK;
 }
 
 static lk_status repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
@@ -107,16 +106,16 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
     lk_status status = rows ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     uint64_t n_layer = s->cache->shape.n_layer;
     status = lk_agree(s->model->peers, status, err);
-    for (uint64_t layer = 0; status == LK_OK && layer < n_layer; layer++) {
+    for (uint64_t layer = 0; !status && layer < n_layer; layer++) {
         status = repeat_layer(s, source, (int)layer, n_tok, rows, err);
         status = lk_agree(s->model->peers, status, err);
-        if (status == LK_OK && !lk_report(s->model->peers, s->opts.progress, s->opts.user,
-                                          (layer + 1) * n_tok, n_layer * n_tok))
+        if (!status && !lk_report(s->model->peers, s->opts.progress, s->opts.user,
+                                  (layer + 1) * n_tok, n_layer * n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled while repeating rows");
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows, size);
     lk_cache_trim(s->cache);
-    if (status != LK_OK) {
+    if (status) {
         lk_session_clear(s);
         return status;
     }

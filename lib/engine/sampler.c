@@ -30,7 +30,7 @@ lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampl
     if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
     sampler->n_vocab = model->net->hp.n_vocab;
     lk_status status = lk_sampling_new(&sampler->sampling, model->vocab, &full, err);
-    if (status != LK_OK)
+    if (status)
         lk_sampler_free(sampler);
     else
         *out = sampler;
@@ -43,7 +43,7 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
     if (!sampler) return lk_fail(err, LK_E_NOMEM, "out of memory for a sampler");
     sampler->n_vocab = from->n_vocab;
     lk_status status = lk_sampling_copy(&sampler->sampling, from->sampling, seed, err);
-    if (status != LK_OK)
+    if (status)
         lk_sampler_free(sampler);
     else
         *out = sampler;

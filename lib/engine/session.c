@@ -56,9 +56,9 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     struct lk_cache_shape shape = lk_model_cache_shape(s->model);
     if (whole) shape.shard = (struct lk_shard){0};
     lk_status status = set_n_ctx(s, err);
-    if (status == LK_OK) status = check_combinations(s, shape.shard.n_rank > 1, err);
-    if (status == LK_OK) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
-    if (status != LK_OK) return status;
+    if (!status) status = check_combinations(s, shape.shard.n_rank > 1, err);
+    if (!status) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
+    if (status) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     size_t n_state = lk_recurrent_bytes(&s->model->net->hp);
@@ -76,8 +76,8 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
             return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
     }
     status = lk_pass_init(&s->pass, s->model, &s->ledger, err);
-    if (status == LK_OK) status = lk_checkpoints_init(s, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_checkpoints_init(s, err);
+    if (status) return status;
     const struct lk_sidecar *sidecar = s->model->sidecar;
     if (s->recipe->absorbs && sidecar) return lk_session_enable_absorb(s, sidecar, err);
     return LK_OK;
@@ -93,7 +93,7 @@ static lk_status create_session(lk_session **out, lk_model *model, const lk_reci
     s->ledger.limit = s->opts.max_bytes;
     s->ledger.common = &model->ledger;
     lk_status status = init_session(s, whole, err);
-    if (status == LK_OK)
+    if (!status)
         *out = s;
     else
         lk_session_free(s);
@@ -117,7 +117,7 @@ lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_re
                                                  .flag = whole,
                                                  .created = &s},
                                  err);
-    if (status == LK_OK)
+    if (!status)
         *out = s;
     else
         lk_session_free(s);
@@ -213,9 +213,9 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
     if (checkpoint && checkpoint->n_tok > *n) {
         lk_err why = {0};
         lk_status status = lk_session_reserve_logits(s, 1, &why);
-        if (status == LK_OK) status = lk_checkpoints_restore(s, checkpoint, &why);
+        if (!status) status = lk_checkpoints_restore(s, checkpoint, &why);
         status = lk_agree(s->model->peers, status, &why);
-        if (status != LK_OK) {
+        if (status) {
             lk_session_drop_tokens(s);
             lk_fail(err, status, "%s", why.msg);
         }
@@ -238,30 +238,30 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
 static lk_status extend_by_parts(struct lk_session *s, const int32_t *tok, size_t n_tok,
                                  lk_err *err) {
     lk_status status = LK_OK;
-    while (status == LK_OK && s->checkpoints.n_planned > 0) {
+    while (!status && s->checkpoints.n_planned > 0) {
         size_t n = s->checkpoints.planned[0].n_tok;
         lk_checkpoints_drop_planned(s, 0);
         status = lk_session_extend(s, tok, n, err);
-        if (status == LK_OK) lk_checkpoints_take(s, false);
+        if (!status) lk_checkpoints_take(s, false);
     }
-    return status == LK_OK ? lk_session_extend(s, tok, n_tok, err) : status;
+    return status ? status : lk_session_extend(s, tok, n_tok, err);
 }
 
 static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, const size_t *mark,
                              size_t n_mark, size_t *n_reused, lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t n = 0;
     status = cut_back(s, tok, n_tok, &n, err);
-    if (status == LK_OK) lk_checkpoints_plan(s, mark, n_mark, n, n_tok);
+    if (!status) lk_checkpoints_plan(s, mark, n_mark, n, n_tok);
     bool by_parts = s->opts.chunked_prefill || (s->recipe->eager && s->checkpoints.n_planned > 0);
-    if (status == LK_OK && n == 0 && !by_parts)
+    if (!status && n == 0 && !by_parts)
         status = lk_prefill_all(&s, 1, tok, n_tok, err);
-    else if (status == LK_OK)
+    else if (!status)
         status = extend_by_parts(s, tok, n_tok, err);
     while (s->checkpoints.n_planned > 0) /* after a failure */
         lk_checkpoints_drop_planned(s, s->checkpoints.n_planned - 1);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_checkpoint *last = lk_checkpoints_find(s, n_tok, n_tok);
     if (!last || !last->logits || n_tok - last->n_tok >= LK_CHECKPOINT_GAP)
         lk_checkpoints_take(s, true);
@@ -313,9 +313,9 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     lk_session_drop_tokens(s);
     from->n_pass = 0; /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
-    if (status == LK_OK) status = lk_cache_copy(s->cache, from->cache, &why);
+    if (!status) status = lk_cache_copy(s->cache, from->cache, &why);
     status = lk_agree(s->model->peers, status, &why);
-    if (status != LK_OK) {
+    if (status) {
         lk_cache_clear(s->cache);
         return lk_fail(err, status, "%s", why.msg);
     }

@@ -117,7 +117,7 @@ static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const
     void *room = peers ? lk_alloc(ledger, LK_FOR_OTHER, n_room) : NULL;
     lk_status status = peers && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
                                       : lk_atomic_file_open(&f, path, err);
-    if (status != LK_OK) {
+    if (status) {
         lk_agree_all(peers, false); /* the others send nothing */
     } else {
         if (!write_all(s, sampler, room, f.file))
@@ -210,7 +210,7 @@ static lk_status fail_format(const char *path, const char *reason, lk_err *err) 
 
 static lk_status open_saved(struct saved *saved, const char *path, lk_err *err) {
     lk_status status = lk_mapping_open(&saved->map, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const char *reason = check_header(saved);
     if (!reason) return LK_OK;
     lk_mapping_close(&saved->map);
@@ -298,7 +298,7 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
         if (!section_is_intact(saved, i))
             return fail_format(path, "the file is damaged: wrong checksum of a section", err);
     lk_status status = check_sizes(saved, s, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const char *recipe = (const char *)saved->section[LK_SECTION_RECIPE],
                *own = lk_recipe_text(s->recipe);
     size_t len = header->section[LK_SECTION_RECIPE].size,
@@ -306,18 +306,18 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     bool same_text = strlen(own) == len && memcmp(own, recipe, len) == 0;
     lk_err why;
     status = same_text ? check_sidecar(saved, s, &why) : LK_OK;
-    if (status == LK_OK)
+    if (!status)
         status =
             lk_cache_check(s->cache, saved->section[LK_SECTION_COUNTS],
                            header->section[LK_SECTION_COUNTS].size, saved->section[LK_SECTION_ROWS],
                            header->section[LK_SECTION_ROWS].size, NULL, (int64_t)n_tok, &why);
-    if (status == LK_OK) status = check_states(saved, s, &why);
-    if (status == LK_OK)
+    if (!status) status = check_states(saved, s, &why);
+    if (!status)
         status = lk_checkpoints_check(s, saved->section[LK_SECTION_CHECKPOINTS],
                                       header->section[LK_SECTION_CHECKPOINTS].size,
                                       saved->section[LK_SECTION_COUNTS], n_tok, &why);
-    if (status == LK_OK && !same_text) status = check_sidecar(saved, s, &why);
-    if (status == LK_OK) return LK_OK;
+    if (!status && !same_text) status = check_sidecar(saved, s, &why);
+    if (!status) return LK_OK;
     if (same_text || status != LK_E_FORMAT)
         return lk_fail(err, status, "cannot load %s: %s", path, why.msg);
     return lk_fail(
@@ -346,11 +346,11 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     lk_err why = {0};
     lk_checkpoints_drop(s, 0); /* of the tokens before */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
-    if (status == LK_OK)
+    if (!status)
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
     status = lk_agree(peers, status, &why);
-    if (status == LK_OK && !lk_cache_restore_rows(s->cache, &rows)) status = lk_fail_lost(&why);
-    if (status != LK_OK) {
+    if (!status && !lk_cache_restore_rows(s->cache, &rows)) status = lk_fail_lost(&why);
+    if (status) {
         lk_session_drop_tokens(s);
         return lk_fail(err, status, "%s", why.msg);
     }
@@ -400,7 +400,7 @@ static void receive_saved(struct lk_session *s) {
     struct lk_peers *peers = s->model->peers;
     struct saved saved = {0};
     lk_err why = {0};
-    if (lk_agree(peers, LK_OK, &why) != LK_OK || /* rank 0 could not load the file */
+    if (lk_agree(peers, LK_OK, &why) || /* rank 0 could not load the file */
         !peers->broadcast(peers, &saved.header, sizeof saved.header))
         return;
     size_t n = LK_RESTORE_ROOM, at = LK_RESTORE_ROOM;
@@ -419,20 +419,20 @@ static lk_status load_file(lk_session *s, lk_sampler *sampler, const char *path,
     struct saved saved = {0};
     lk_err why = {0};
     lk_status status = open_saved(&saved, path, &why);
-    bool opened = status == LK_OK;
-    if (status == LK_OK) status = check_saved(&saved, s, path, &why);
+    bool opened = !status;
+    if (!status) status = check_saved(&saved, s, path, &why);
     uint64_t n_sampler = saved.header.section[LK_SECTION_SAMPLER].size;
-    if (status == LK_OK && sampler && n_sampler) {
+    if (!status && sampler && n_sampler) {
         bool restored;
         lk_err reason;
         status = lk_sampling_restore(sampler->sampling, saved.section[LK_SECTION_SAMPLER],
                                      n_sampler, s->model->net->hp.n_vocab, &restored, &reason);
-        if (status != LK_OK) lk_fail(&why, status, "cannot load %s: %s", path, reason.msg);
+        if (status) lk_fail(&why, status, "cannot load %s: %s", path, reason.msg);
     }
     status = lk_agree(s->model->peers, status, &why);
-    if (status == LK_OK) status = restore_on_ranks(&saved, s, &why);
+    if (!status) status = restore_on_ranks(&saved, s, &why);
     if (opened) lk_mapping_close(&saved.map);
-    return status == LK_OK ? LK_OK : lk_fail(err, status, "%s", why.msg);
+    return status ? lk_fail(err, status, "%s", why.msg) : LK_OK;
 }
 
 static lk_status run_load(struct lk_op *op, lk_err *err) {
@@ -450,7 +450,7 @@ lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, 
 lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err) {
     struct saved saved = {0};
     lk_status status = open_saved(&saved, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t len = saved.header.section[LK_SECTION_RECIPE].size;
     char text[MAX_RECIPE + 1];
     lk_err why;
@@ -462,7 +462,7 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
         memcpy(text, saved.section[LK_SECTION_RECIPE], len);
         text[len] = 0;
         status = lk_recipe_parse(out, text, &why);
-        if (status != LK_OK) lk_fail(err, status, "cannot load %s: its recipe: %s", path, why.msg);
+        if (status) lk_fail(err, status, "cannot load %s: its recipe: %s", path, why.msg);
     }
     lk_mapping_close(&saved.map);
     return status;
@@ -472,14 +472,14 @@ lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_
                                  size_t *n_tok, lk_err *err) {
     struct saved saved = {0};
     lk_status status = open_saved(&saved, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (saved.header.model != model_id(model))
         status = fail_format(path, "it was saved with another model", err);
     else if (!section_is_intact(&saved, LK_SECTION_TOKENS))
         status = fail_format(path, "the file is damaged: wrong checksum of a section", err);
     else
         status = check_saved_tokens(&saved, model->net->hp.n_vocab, path, err);
-    if (status == LK_OK) {
+    if (!status) {
         size_t size = saved.header.section[LK_SECTION_TOKENS].size;
         int32_t *copy = malloc(size + 1);
         if (copy) {

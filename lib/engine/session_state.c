@@ -60,7 +60,7 @@ lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar
     struct lk_absorb *absorb = NULL;
     lk_status status = lk_absorb_new(&absorb, sidecar, s->model->net->hp.n_head, s->model->kernels,
                                      &s->ledger, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_absorb_free(s->absorb); /* empty: the session has no tokens */
     s->absorb = absorb;
     s->cache->evict_hook = (struct lk_evict_hook){lk_absorb_row, absorb};

@@ -141,7 +141,7 @@ static bool write_number(struct lk_schema_grammar *g, const json_t *schema, cons
         return true;
     }
     g->status = lk_number_range_gbnf(body, schema, strcmp(type, "integer") == 0, g->err);
-    return g->status == LK_OK;
+    return !g->status;
 }
 
 /* "prefixItems" of an array with exactly these items. */

@@ -90,7 +90,7 @@ static lk_status fail_unknown(struct lk_net *net, struct lk_loader *ld, const ch
         return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
                        text, lk_family_names());
     strncpy(net->arch, nearest, sizeof net->arch - 1);
-    if (bind_family(net, ld, &why) == LK_OK)
+    if (!bind_family(net, ld, &why))
         strncpy(why.msg, "the file has its keys and tensors, but the computation may differ",
                 sizeof why.msg - 1);
     return lk_fail(err, LK_E_UNSUPPORTED,

@@ -191,7 +191,7 @@ lk_status lk_chat_messages_fit(json_t *messages, const json_t *tools,
         return lk_fail(err, LK_E_ARG, "a conversation needs at least one message");
     json_array_foreach(messages, i, message) {
         lk_status status = check_message(message, i, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         if (!fit_calls(message, support) || !fit_thoughts(message, support)) good = false;
         if (has_role(message, "tool") && !support->calls && !fit_result(message)) good = false;
     }

@@ -115,7 +115,7 @@ static unsigned try(const struct lk_chat_template *t, const char *messages, cons
     size_t n = 0, same = 0;
     struct lk_chat_input input = {.messages = json_loads(messages, 0, NULL),
                                   .tools = tools ? json_loads(tools, 0, NULL) : NULL};
-    if (input.messages && lk_chat_template_render(t, &input, &text, &n, NULL) == LK_OK) {
+    if (input.messages && !lk_chat_template_render(t, &input, &text, &n, NULL)) {
         for (size_t i = 0; i < n; i++) {
             found |= 1u << (text[i] >> 8);
             same = (text[i] & 0xFF) == repr[same] ? same + 1 : (text[i] & 0xFF) == repr[0];
@@ -181,13 +181,13 @@ lk_status lk_chat_template_new(struct lk_chat_template **out, const struct lk_ch
     size_t n = strlen(texts->template);
     if (lk_utf8_valid_prefix(texts->template, n) < n)
         status = lk_fail(err, LK_E_FORMAT, "the model's chat template is not UTF-8");
-    if (status == LK_OK) status = lk_jinja_parse(&t->plain, texts->template, n, err);
-    if (status == LK_OK && texts->tool_template) {
+    if (!status) status = lk_jinja_parse(&t->plain, texts->template, n, err);
+    if (!status && texts->tool_template) {
         n = strlen(texts->tool_template);
         if (lk_utf8_valid_prefix(texts->tool_template, n) == n)
             lk_jinja_parse(&t->with_tools, texts->tool_template, n, NULL);
     }
-    if (status != LK_OK) {
+    if (status) {
         lk_chat_template_free(t);
         return status;
     }

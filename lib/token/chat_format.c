@@ -73,14 +73,14 @@ static lk_status render(const struct lk_vocab *vocab, const struct lk_chat_templ
     lk_jinja_char *text = NULL;
     size_t n = 0, end = 0;
     lk_status status = lk_chat_template_render(t, &input, &text, &n, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     for (size_t i = 0; i < n; i++)
         if (text[i] >> 8 == LK_FROM_LAST) end = i + 1;
     if (c->continue_last && end == 0)
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "the model's chat template does not write the last message, so it cannot "
                          "be continued");
-    if (status == LK_OK) {
+    if (!status) {
         mark_text(vocab, text, c->continue_last ? end : n, out);
         drop_bos(vocab, out);
     }
@@ -116,11 +116,11 @@ static lk_status format_conversation(const struct lk_vocab *vocab, struct conver
         c->tools = NULL;
     }
     lk_status status = lk_vocab_chat_template(vocab, &t, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     const struct lk_chat_support support = lk_chat_template_support(t);
     if (c->continue_last) status = prepare_last(c, err);
-    if (status == LK_OK) status = lk_chat_messages_fit(c->messages, c->tools, &support, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_chat_messages_fit(c->messages, c->tools, &support, err);
+    if (status) return status;
     if (!support.tools) {
         json_decref(c->tools);
         c->tools = NULL;
@@ -131,9 +131,9 @@ static lk_status format_conversation(const struct lk_vocab *vocab, struct conver
         lk_buf_clear(&out);
         status = render(vocab, t, c, &out, &first);
     }
-    if (status == LK_OK && !out.failed && (*text = lk_buf_detach(&out))) return LK_OK;
+    if (!status && !out.failed && (*text = lk_buf_detach(&out))) return LK_OK;
     lk_buf_free(&out);
-    return status == LK_OK ? no_memory(err) : lk_fail(err, status, "%s", first.msg);
+    return !status ? no_memory(err) : lk_fail(err, status, "%s", first.msg);
 }
 
 /* ---- interface ---- */
@@ -152,14 +152,14 @@ lk_status lk_vocab_chat_format(const struct lk_vocab *vocab, const lk_message *m
                                bool reply, char **text, lk_err *err) {
     struct conversation c = {.messages = json_array(), .reply = reply};
     lk_status status = c.messages ? LK_OK : no_memory(err);
-    for (size_t i = 0; status == LK_OK && i < n_msg; i++) {
+    for (size_t i = 0; !status && i < n_msg; i++) {
         status = check_message(&msg[i], i, err);
-        if (status == LK_OK &&
+        if (!status &&
             json_array_append_new(c.messages, json_pack("{s:s, s:s}", "role", msg[i].role,
                                                         "content", msg[i].content)) != 0)
             status = no_memory(err);
     }
-    if (status == LK_OK) status = format_conversation(vocab, &c, text, err);
+    if (!status) status = format_conversation(vocab, &c, text, err);
     free_conversation(&c);
     return status;
 }
@@ -182,10 +182,10 @@ lk_status lk_vocab_chat_format_json(const struct lk_vocab *vocab, const lk_chat 
     struct conversation c = {.reply = chat->reply, .continue_last = chat->continue_last};
     lk_status status = parse_json(chat->messages ? chat->messages : "[]", "the conversation", true,
                                   &c.messages, err);
-    if (status == LK_OK) status = parse_json(chat->tools, "the list of tools", true, &c.tools, err);
-    if (status == LK_OK)
+    if (!status) status = parse_json(chat->tools, "the list of tools", true, &c.tools, err);
+    if (!status)
         status = parse_json(chat->variables, "the template's variables", false, &c.variables, err);
-    if (status == LK_OK) status = format_conversation(vocab, &c, text, err);
+    if (!status) status = format_conversation(vocab, &c, text, err);
     free_conversation(&c);
     return status;
 }
@@ -254,9 +254,9 @@ lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words
                   called = {.messages = call_text, .tools = tool_text};
     char *before = NULL, *all = NULL;
     lk_status status = lk_vocab_chat_template(vocab, &t, err);
-    if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &question, &before, err);
-    if (status == LK_OK) status = lk_vocab_chat_format_json(vocab, &called, &all, err);
-    if (status == LK_OK) {
+    if (!status) status = lk_vocab_chat_format_json(vocab, &question, &before, err);
+    if (!status) status = lk_vocab_chat_format_json(vocab, &called, &all, err);
+    if (!status) {
         *words = (lk_call_words){.before = ""};
         if (!lk_chat_template_support(t).calls)
             *words = tags;

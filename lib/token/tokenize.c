@@ -111,7 +111,7 @@ static lk_status call_with_stack(struct llama_call *c, lk_err *err) {
     if (c->status == LK_E_NOMEM)
         return lk_fail(err, LK_E_NOMEM, "out of memory: cannot tokenize a text of %d bytes",
                        c->len);
-    return c->status == LK_OK ? LK_OK : lk_fail(err, c->status, "%s", c->err.msg);
+    return c->status ? lk_fail(err, c->status, "%s", c->err.msg) : LK_OK;
 }
 
 /* Make room for n more tokens. */
@@ -135,8 +135,8 @@ static lk_status append_tokens(struct tokenizer *t, const char *text, size_t len
         lk_status status = reserve(t, room, err);
         call.tok = t->tok + t->n;
         call.cap = (int32_t)(room < INT32_MAX ? room : INT32_MAX);
-        if (status == LK_OK) status = call_with_stack(&call, err);
-        if (status != LK_OK) return status;
+        if (!status) status = call_with_stack(&call, err);
+        if (status) return status;
         if (call.n >= 0) {
             t->n += (size_t)call.n;
             return LK_OK;
@@ -176,7 +176,7 @@ static lk_status spell_control_tokens(struct tokenizer *t, size_t first, const c
             n_more += n - 1;
         }
     lk_status status = reserve(t, n_more, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     t->n += n_more;
     for (size_t from = t->n - n_more, to = t->n; from-- > first;) { /* backwards, in place */
         int32_t id = t->tok[from];
@@ -223,7 +223,7 @@ static lk_status check_count(struct tokenizer *t, const char *text, size_t len, 
     while (len) {
         size_t n = len > PIECE ? piece_end(text) : len;
         lk_status status = append_tokens(t, text, n, false, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         count += t->n - n_before;
         slack += SLACK;
         t->n = n_before;
@@ -240,9 +240,9 @@ static lk_status append_fragment(struct tokenizer *t, const char *text, size_t l
     lk_status status = LK_OK;
     if (len == 0) return LK_OK;
     if (t->n_max) status = check_count(t, text, len, err);
-    if (status == LK_OK) status = append_tokens(t, text, len, false, err);
-    if (status == LK_OK && !t->parse) status = spell_control_tokens(t, first, text, len, err);
-    if (status == LK_OK && t->n_max && t->n > t->n_max) status = too_many(t, err);
+    if (!status) status = append_tokens(t, text, len, false, err);
+    if (!status && !t->parse) status = spell_control_tokens(t, first, text, len, err);
+    if (!status && t->n_max && t->n > t->n_max) status = too_many(t, err);
     return status;
 }
 
@@ -263,8 +263,8 @@ static lk_status append_marked(struct tokenizer *t, const char *text, size_t len
                            (size_t)((stray ? stray : mark) - text));
         while (found && found->lstrip && last > at && lk_is_space(last[-1])) last--;
         status = append_fragment(t, at, (size_t)(last - at), err);
-        if (status == LK_OK && found) status = reserve(t, 1, err);
-        if (status != LK_OK || !found) return status;
+        if (!status && found) status = reserve(t, 1, err);
+        if (status || !found) return status;
         t->tok[t->n++] = found->id;
         at = mark_end + 1;
         while (found->rstrip && at < end && lk_is_space(*at)) at++;
@@ -332,16 +332,16 @@ lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size
     t.merges = llama_vocab_type(t.llama) == LLAMA_VOCAB_TYPE_SPM ||
                llama_vocab_type(t.llama) == LLAMA_VOCAB_TYPE_BPE;
     lk_status status = check_text(text, len, flags, n_max, err);
-    if (status == LK_OK) status = reserve(&t, 8, err);
-    if (status == LK_OK && (flags & LK_TOKENIZE_BEGIN)) status = append_edges(&t, &n_end, err);
+    if (!status) status = reserve(&t, 8, err);
+    if (!status && (flags & LK_TOKENIZE_BEGIN)) status = append_edges(&t, &n_end, err);
     int32_t end = n_end ? t.tok[--t.n] : -1;
-    if (status == LK_OK)
+    if (!status)
         status = flags & LK_TOKENIZE_MARKED ? append_marked(&t, text, len, err)
                                             : append_fragment(&t, text, len, err);
-    if (status == LK_OK && n_end) status = reserve(&t, 1, err);
-    if (status == LK_OK && n_end) t.tok[t.n++] = end;
-    if (status == LK_OK && n_max && t.n > n_max) status = too_many(&t, err);
-    if (status != LK_OK) {
+    if (!status && n_end) status = reserve(&t, 1, err);
+    if (!status && n_end) t.tok[t.n++] = end;
+    if (!status && n_max && t.n > n_max) status = too_many(&t, err);
+    if (status) {
         free(t.tok);
         return status;
     }

@@ -93,10 +93,10 @@ lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
     struct lk_vocab *v = calloc(1, sizeof *v);
     if (!v) return lk_fail(err, LK_E_NOMEM, "not enough memory for the vocabulary");
     lk_status status = lk_cxx_call(load_model, &call, err);
-    if (status == LK_OK && !call.model) status = lk_cxx_call(look_for_tokenizer, &call, err);
+    if (!status && !call.model) status = lk_cxx_call(look_for_tokenizer, &call, err);
     if (status == LK_E_NOMEM)
         lk_fail(err, LK_E_NOMEM, "out of memory: cannot load the tokenizer of %s", path);
-    if (status == LK_OK && !call.model && call.has_tokenizer)
+    if (!status && !call.model && call.has_tokenizer)
         status = lk_fail(err, LK_E_FORMAT,
                          "libllama cannot load the tokenizer of %s: it is damaged or not "
                          "supported, or memory ran out",
@@ -107,13 +107,13 @@ lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
         if (llama_vocab_type(v->vocab) != LLAMA_VOCAB_TYPE_NONE)
             v->n_tok = llama_vocab_n_tokens(v->vocab);
     }
-    if (status == LK_OK && v->n_tok) {
+    if (!status && v->n_tok) {
         status = copy_texts(v, err);
-        if (status == LK_OK) find_byte_tokens(v);
-        if (status == LK_OK && !lk_control_tokens_init(&v->control, v->vocab, v->n_tok))
+        if (!status) find_byte_tokens(v);
+        if (!status && !lk_control_tokens_init(&v->control, v->vocab, v->n_tok))
             status = lk_fail(err, LK_E_NOMEM, "out of memory: cannot load the vocabulary");
     }
-    if (status != LK_OK)
+    if (status)
         lk_vocab_free(v);
     else
         *out = v;

@@ -25,7 +25,7 @@ lk_status lk_backend_check(const char *kv, lk_err *err) {
     if (!lk_backend_is_llama(kv)) {
         lk_recipe *recipe;
         lk_status status = lk_recipe_parse(&recipe, kv, err);
-        if (status == LK_OK) lk_recipe_free(recipe);
+        if (!status) lk_recipe_free(recipe);
         return status;
     }
     const char *name = kv + sizeof LLAMA_PREFIX - 1;
@@ -40,8 +40,8 @@ lk_status lk_backend_check(const char *kv, lk_err *err) {
 lk_status lk_backend_open(struct lk_backend **out, struct lk_model_pair *models, const char *kv,
                           int32_t n_ctx, lk_err *err) {
     lk_status status = lk_backend_check(kv, err);
-    if (status == LK_OK) status = lk_model_pair_open(models, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_model_pair_open(models, err);
+    if (status) return status;
     struct lk_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return lk_fail(err, LK_E_NOMEM, "no memory for a backend");
     lk_model_info info = lk_model_get_info(models->lowkey);
@@ -51,7 +51,7 @@ lk_status lk_backend_open(struct lk_backend **out, struct lk_model_pair *models,
     backend->n_vocab = (size_t)info.n_vocab;
     backend->model = models->lowkey;
     status = backend->ops->open(backend, models, err);
-    if (status != LK_OK)
+    if (status)
         free(backend);
     else
         *out = backend;
@@ -75,7 +75,7 @@ lk_status lk_backend_prefill(struct lk_backend *backend, const int32_t *tok, siz
                        backend->n_ctx);
     backend->n_reported = 0;
     lk_status status = backend->ops->prefill(backend, tok, n, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     return lk_backend_report(backend, (double)n - backend->n_reported, err);
 }
 
@@ -86,10 +86,10 @@ lk_status lk_backend_prefill_all(struct lk_backend *const *backend, size_t n, co
     if (n > 1 && backend[0]->ops->prefill_all) {
         backend[0]->n_reported = 0;
         status = backend[0]->ops->prefill_all(backend, n, tok, n_tok, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         return lk_backend_report(backend[0], (double)(n * n_tok) - backend[0]->n_reported, err);
     }
-    for (size_t i = 0; status == LK_OK && i < n; i++)
+    for (size_t i = 0; !status && i < n; i++)
         status = lk_backend_prefill(backend[i], tok, n_tok, err);
     return status;
 }
@@ -109,8 +109,8 @@ lk_status lk_backend_eval(struct lk_backend *backend, const int32_t *tok, size_t
     for (size_t at = 0; at < n;) {
         size_t part = n - at < LK_EVAL_MAX ? n - at : LK_EVAL_MAX;
         lk_status status = backend->ops->eval(backend, tok + at, part, all, err);
-        if (status == LK_OK) status = lk_backend_report(backend, (double)part, err);
-        if (status != LK_OK) return status;
+        if (!status) status = lk_backend_report(backend, (double)part, err);
+        if (status) return status;
         at += part;
     }
     return LK_OK;
@@ -181,7 +181,7 @@ lk_status lk_backend_generate(struct lk_backend *backend, size_t min_tok, size_t
         kept += !is_mark;
         if (end || kept == max_tok) break;
         lk_status status = lk_backend_eval(backend, &tok, 1, false, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     *n = kept;
     return LK_OK;
@@ -200,14 +200,14 @@ lk_status lk_backend_nll(struct lk_backend *backend, const int32_t *tok, size_t 
     if (n_given == 0 || n_given >= n)
         return lk_fail(err, LK_E_ARG, "nothing to score after %zu of %zu tokens", n_given, n);
     lk_status status = lk_backend_prefill(backend, tok, n_given, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t n_vocab = backend->n_vocab;
     double total = lk_token_nll(lk_backend_logits(backend, -1), n_vocab, tok[n_given]);
     if (each) each[0] = (float)total;
     for (size_t at = n_given; at + 1 < n;) { /* the last token is predicted, not evaluated */
         size_t part = n - 1 - at < LK_EVAL_MAX ? n - 1 - at : LK_EVAL_MAX;
         status = lk_backend_eval(backend, tok + at, part, true, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         for (size_t i = 0; i < part; i++) {
             const float *logits = lk_backend_logits(backend, (int32_t)i);
             double nll = lk_token_nll(logits, n_vocab, tok[at + i + 1]);

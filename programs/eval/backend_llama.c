@@ -51,7 +51,7 @@ static lk_status llama_backend_open(struct lk_backend *backend, struct lk_model_
     const char *name = strchr(backend->kv, ':') + 1;
     struct llama_model *model;
     lk_status status = lk_model_pair_llama(models, &model, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct llama_backend *self = backend->self = calloc(1, sizeof *self);
     if (self) self->tok = calloc((size_t)backend->n_ctx, sizeof *self->tok);
     if (!self || !self->tok) {
@@ -71,7 +71,7 @@ static lk_status llama_backend_open(struct lk_backend *backend, struct lk_model_
     self->ctx = call.ctx;
     if (self->ctx) return LK_OK;
     llama_backend_close(backend);
-    if (status != LK_OK) return status;
+    if (status) return status;
     return lk_fail(err, LK_E_UNSUPPORTED,
                    "libllama cannot create a %s cache of %d tokens for this model", name,
                    backend->n_ctx);
@@ -130,9 +130,9 @@ static lk_status llama_backend_eval(struct lk_backend *backend, const int32_t *t
         return lk_fail(err, LK_E_ARG, "cannot evaluate %zu tokens at once; give 1 to %d", n, BATCH);
     struct decode_call call = {.self = self, .tok = tok, .n = n, .all = all};
     lk_status status = lk_cxx_compute(decode_tokens, &call, err);
-    if (status != LK_OK) self->ctx = NULL; /* its state is unknown */
-    if (status != LK_OK || call.failed) llama_backend_clear(backend);
-    if (status != LK_OK) return status;
+    if (status) self->ctx = NULL; /* its state is unknown */
+    if (status || call.failed) llama_backend_clear(backend);
+    if (status) return status;
     if (call.failed)
         return lk_fail(err, LK_E_NOMEM, "libllama cannot evaluate %zu tokens (status %d)", n,
                        call.failed);
@@ -163,8 +163,8 @@ static lk_status llama_backend_prefill(struct lk_backend *backend, const int32_t
     while (self->n_tok < n) {
         size_t part = n - self->n_tok < BATCH ? n - self->n_tok : BATCH;
         lk_status status = llama_backend_eval(backend, tok + self->n_tok, part, false, err);
-        if (status == LK_OK) status = lk_backend_report(backend, (double)part, err);
-        if (status != LK_OK) return status;
+        if (!status) status = lk_backend_report(backend, (double)part, err);
+        if (status) return status;
         backend->n_reported += (double)part;
     }
     return LK_OK;

@@ -40,9 +40,8 @@ static lk_status session_backend_open(struct lk_backend *backend, struct lk_mode
     if (!self) return lk_fail(err, LK_E_NOMEM, "no memory for a backend");
     lk_session_opts opts = {.n_ctx = backend->n_ctx, .progress = prompt_progress, .user = backend};
     lk_status status = lk_recipe_parse(&self->recipe, backend->kv, err);
-    if (status == LK_OK)
-        status = lk_session_new(&self->session, models->lowkey, self->recipe, &opts, err);
-    if (status != LK_OK) session_backend_close(backend);
+    if (!status) status = lk_session_new(&self->session, models->lowkey, self->recipe, &opts, err);
+    if (status) session_backend_close(backend);
     return status;
 }
 
@@ -74,7 +73,7 @@ static lk_status session_backend_save(struct lk_backend *backend, lk_err *err) {
     lk_status status = LK_OK;
     if (!self->saved)
         status = lk_session_new(&self->saved, backend->model, self->recipe, &opts, err);
-    return status == LK_OK ? lk_session_copy(self->saved, self->session, err) : status;
+    return status ? status : lk_session_copy(self->saved, self->session, err);
 }
 
 static lk_status session_backend_restore(struct lk_backend *backend, lk_err *err) {

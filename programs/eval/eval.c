@@ -97,7 +97,7 @@ static const json_t *find_record(const struct eval_run *run, const struct eval_j
 static lk_status open_backend(struct eval_run *run, const struct eval_job *job, const char *kv,
                               struct lk_backend **out, lk_err *err) {
     lk_status status = lk_backend_open(out, &run->eval->models, kv, job->items.n_ctx, err);
-    if (status == LK_OK) {
+    if (!status) {
         (*out)->progress = on_tokens;
         (*out)->user = run;
     }
@@ -128,7 +128,7 @@ static lk_status add_record(struct eval_run *run, const struct eval_job *job, co
 static lk_status prefix_item_error(const struct eval_job *job, const char *kv, size_t i,
                                    lk_status status, lk_err *err) {
     char key[MAX_KEY], what[sizeof err->msg];
-    if (status == LK_OK || status == LK_E_CANCELLED || !err) return status;
+    if (!status || status == LK_E_CANCELLED || !err) return status;
     job->task->key(job->items.state, i, key, sizeof key);
     snprintf(what, sizeof what, "%s", err->msg);
     return lk_fail(err, status, "%s %s, --kv %.80s: %.300s", job->task->name, key, kv, what);
@@ -143,7 +143,7 @@ static lk_status run_item(struct eval_run *run, const struct eval_job *job,
     double start = lk_now();
     run->kv = backend->kv;
     lk_status status = job->task->run(job->items.state, i, backend, full, record, err);
-    if (status == LK_OK) {
+    if (!status) {
         json_object_set_new(record, "seconds", json_real(seconds + lk_now() - start));
         record_cache_stats(record, backend);
         status = add_record(run, job, backend->kv, i, record, err);
@@ -165,12 +165,12 @@ static lk_status run_item_on_all(struct eval_run *run, const struct eval_job *jo
                (double)n * job->task->cost(job->items.state, i));
     if (job->task->prompt) {
         status = job->task->prompt(job->items.state, i, &tok, &n_tok, err);
-        if (status == LK_OK) status = lk_backend_prefill_all(backend, n, tok, n_tok, err);
+        if (!status) status = lk_backend_prefill_all(backend, n, tok, n_tok, err);
         free(tok);
     }
     double seconds = (lk_now() - start) / (double)n;
-    if (status != LK_OK) return prefix_item_error(job, backend[0]->kv, i, status, err);
-    for (size_t j = 0; status == LK_OK && j < n; j++)
+    if (status) return prefix_item_error(job, backend[0]->kv, i, status, err);
+    for (size_t j = 0; !status && j < n; j++)
         status = run_item(run, job, backend[j], i, seconds, err);
     end_item(run);
     return status;
@@ -182,15 +182,14 @@ static lk_status run_on_backends(struct eval_run *run, const struct eval_job *jo
                                  const char *const *kv, size_t n, lk_err *err) {
     struct lk_backend *backend[LK_MAX_EVAL_KV] = {NULL}, *pending[LK_MAX_EVAL_KV];
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < job->items.n_item; i++) {
+    for (size_t i = 0; !status && i < job->items.n_item; i++) {
         size_t n_pending = 0;
-        for (size_t j = 0; status == LK_OK && j < n; j++) {
+        for (size_t j = 0; !status && j < n; j++) {
             if (find_record(run, job, kv[j], i)) continue;
             if (!backend[j]) status = open_backend(run, job, kv[j], &backend[j], err);
             pending[n_pending++] = backend[j];
         }
-        if (status == LK_OK && n_pending)
-            status = run_item_on_all(run, job, pending, n_pending, i, err);
+        if (!status && n_pending) status = run_item_on_all(run, job, pending, n_pending, i, err);
     }
     for (size_t j = 0; j < n; j++) lk_backend_close(backend[j]);
     return status;
@@ -278,25 +277,24 @@ static lk_status run_in_child(void *user, json_t *record, lk_err *err) {
     struct lk_backend *backend;
     x->run->eval->models.tokens_only = lk_backend_is_llama(x->kv);
     lk_status status = open_backend(x->run, x->job, x->kv, &backend, err);
-    if (status == LK_OK)
-        status = x->job->task->run(x->job->items.state, x->i, backend, NULL, record, err);
-    if (status == LK_OK) record_cache_stats(record, backend);
+    if (!status) status = x->job->task->run(x->job->items.state, x->i, backend, NULL, record, err);
+    if (!status) record_cache_stats(record, backend);
     return status;
 }
 
 static lk_status run_isolated(struct eval_run *run, const struct eval_job *job, const char *kv,
                               lk_err *err) {
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < job->items.n_item; i++) {
+    for (size_t i = 0; !status && i < job->items.n_item; i++) {
         if (find_record(run, job, kv, i)) continue;
         json_t *record = json_object();
         struct isolated_item x = {run, job, kv, i};
         start_item(run, job->task->name, kv, job->task->cost(job->items.state, i));
         double start = lk_now();
         if (!on_tokens(run, 0)) status = lk_fail(err, LK_E_CANCELLED, "cancelled");
-        if (status == LK_OK) status = run_in_process(run_in_child, &x, record, err);
-        if (status == LK_OK) json_object_set_new(record, "seconds", json_real(lk_now() - start));
-        if (status == LK_OK) status = add_record(run, job, kv, i, record, err);
+        if (!status) status = run_in_process(run_in_child, &x, record, err);
+        if (!status) json_object_set_new(record, "seconds", json_real(lk_now() - start));
+        if (!status) status = add_record(run, job, kv, i, record, err);
         end_item(run);
         json_decref(record);
         status = prefix_item_error(job, kv, i, status, err);
@@ -326,20 +324,19 @@ static lk_status run_group_item(struct eval_run *run, const struct eval_job *job
         n_done += done[j];
     }
     if (n_done == g->n) return LK_OK;
-    for (size_t j = 0; status == LK_OK && j < g->n; j++) {
+    for (size_t j = 0; !status && j < g->n; j++) {
         if (done[j] && j > 0) continue; /* the full cache is always the reference */
         if (!g->backend[j]) status = open_backend(run, job, g->kv[j], &g->backend[j], err);
         record[n] = json_object();
-        if (status == LK_OK && !record[n])
-            status = lk_fail(err, LK_E_NOMEM, "no memory for an item");
+        if (!status && !record[n]) status = lk_fail(err, LK_E_NOMEM, "no memory for an item");
         backend[n++] = g->backend[j];
     }
-    if (status == LK_OK) {
+    if (!status) {
         start_item(run, job->task->name, NULL, (double)n * job->task->cost(job->items.state, i));
         status = job->task->run_group(job->items.state, i, backend, n, record, err);
         end_item(run);
     }
-    for (size_t j = 0; status == LK_OK && j < n; j++) {
+    for (size_t j = 0; !status && j < n; j++) {
         record_cache_stats(record[j], backend[j]);
         if (!find_record(run, job, backend[j]->kv, i))
             status = add_record(run, job, backend[j]->kv, i, record[j], err);
@@ -359,7 +356,7 @@ static lk_status run_group(struct eval_run *run, const struct eval_job *job, con
                            lk_err *err) {
     struct backend_group g = group_of(job, full);
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < job->items.n_item; i++)
+    for (size_t i = 0; !status && i < job->items.n_item; i++)
         status = run_group_item(run, job, &g, i, err);
     for (size_t j = 0; j < g.n; j++) lk_backend_close(g.backend[j]);
     return status;
@@ -402,15 +399,15 @@ static lk_status add_result(struct eval_run *run, const struct eval_job *job, co
            *full = is_full(kv) ? NULL : all_records(run, job, lk_backend_full(kv));
     struct lk_task_result result = {0};
     lk_status status = records ? lk_task_result_init(&result, err) : LK_OK;
-    if (records && status == LK_OK)
+    if (records && !status)
         status = job->task->summarize(job->items.state, records, full, &result, err);
-    if (records && status == LK_OK) {
+    if (records && !status) {
         lk_add_mean(&result, "bits_per_value", records, "bits_per_value");
         lk_add_mean(&result, "bytes_per_token", records, "bytes_per_token");
         lk_add_mean(&result, "bits_with_sidecar", records, "bits_with_sidecar");
         status = lk_task_result_check(&result, err);
     }
-    if (records && status == LK_OK)
+    if (records && !status)
         status = lk_results_add_result(run->eval->results, job->task->name, kv, &result, err);
     lk_task_result_free(&result);
     json_decref(full);
@@ -424,7 +421,7 @@ static lk_status open_job(struct eval_run *run, struct eval_job *job, lk_err *er
     struct lk_eval *eval = run->eval;
     struct lk_task_env env = {.task = job->task, .opts = &eval->opts, .model = eval->models.lowkey};
     lk_status status = job->task->open(&env, &job->items, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     job->open = true;
     job->n_kv = lk_eval_list_kv(eval, job->task, job->kv);
     if (job->items.n_item == 0)
@@ -436,19 +433,19 @@ static lk_status open_job(struct eval_run *run, struct eval_job *job, lk_err *er
 static lk_status run_job(struct eval_run *run, const struct eval_job *job, lk_err *err) {
     lk_status status = LK_OK;
     if (job->task->run_group) {
-        for (size_t j = 0; status == LK_OK && j < job->n_kv; j++)
+        for (size_t j = 0; !status && j < job->n_kv; j++)
             if (is_full(job->kv[j])) status = run_group(run, job, job->kv[j], err);
     }
     bool one_by_one = !job->task->own_process && !job->task->run_group;
     size_t n_recipe = 0;
     while (n_recipe < job->n_kv && !lk_backend_is_llama(job->kv[n_recipe])) n_recipe++;
     if (one_by_one && job->task->prompt) status = run_on_backends(run, job, job->kv, n_recipe, err);
-    for (size_t j = 0; status == LK_OK && j < job->n_kv; j++) {
+    for (size_t j = 0; !status && j < job->n_kv; j++) {
         if (job->task->own_process)
             status = run_isolated(run, job, job->kv[j], err);
         else if (one_by_one)
             status = run_on_backends(run, job, &job->kv[j], 1, err);
-        if (status == LK_OK) status = add_result(run, job, job->kv[j], err);
+        if (!status) status = add_result(run, job, job->kv[j], err);
     }
     return status;
 }
@@ -463,25 +460,24 @@ static lk_status run_phase(struct eval_run *run, bool own_process, lk_err *err) 
     if (!any) return LK_OK;
     if (!own_process) status = lk_model_pair_open(&eval->models, err);
     size_t first = run->n_job;
-    for (size_t t = 0; status == LK_OK && t < eval->n_task; t++) {
+    for (size_t t = 0; !status && t < eval->n_task; t++) {
         if (eval->task[t]->own_process != own_process) continue;
         run->job[run->n_job] = (struct eval_job){.task = eval->task[t]};
         status = open_job(run, &run->job[run->n_job++], err);
     }
-    for (size_t j = first; status == LK_OK && j < run->n_job; j++)
-        status = run_job(run, &run->job[j], err);
+    for (size_t j = first; !status && j < run->n_job; j++) status = run_job(run, &run->job[j], err);
     return status;
 }
 
 lk_status lk_eval_run(struct lk_eval *eval, lk_err *err) {
     for (size_t i = 0; i < eval->n_kv; i++) {
         lk_status status = lk_backend_check(eval->kv[i], err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     struct eval_run run = {.eval = eval, .job = calloc(eval->n_task + 1, sizeof *run.job)};
     if (!run.job) return lk_fail(err, LK_E_NOMEM, "no memory for %zu tasks", eval->n_task);
     lk_status status = run_phase(&run, true, err);
-    if (status == LK_OK) status = run_phase(&run, false, err);
+    if (!status) status = run_phase(&run, false, err);
     for (size_t j = 0; j < run.n_job; j++)
         if (run.job[j].open && run.job[j].task->close)
             run.job[j].task->close(run.job[j].items.state);
@@ -515,7 +511,7 @@ static lk_status file_fingerprint(const char *path, char out[40], lk_err *err) {
         status = lk_fail(err, LK_E_NOMEM, "no memory to read %s", path);
     else if (size < 0)
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
-    if (status == LK_OK) print_fingerprint(out, (size_t)size, hash);
+    if (!status) print_fingerprint(out, (size_t)size, hash);
     free(part);
     if (file) fclose(file);
     return status;

@@ -85,7 +85,7 @@ lk_status lk_haystack_split(const char *text, size_t len, struct lk_arena *arena
     const char **unit = lk_arena_alloc(arena, n * sizeof *unit);
     if (unit) split_sentences(text, len, unit, arena);
     lk_status status = lk_arena_check(arena, err);
-    if (status == LK_OK) *out = (struct lk_haystack){unit, n};
+    if (!status) *out = (struct lk_haystack){unit, n};
     return status;
 }
 

@@ -40,7 +40,7 @@ void lk_rng_permutation(struct lk_rng *rng, uint32_t *order, size_t n) {
 struct lk_prompt_format lk_prompt_format_of(const lk_model *model) {
     lk_message msg = {"user", "."};
     char *text = NULL;
-    bool chat = lk_chat_format(model, &msg, 1, true, &text, NULL) == LK_OK;
+    bool chat = !lk_chat_format(model, &msg, 1, true, &text, NULL);
     lk_text_free(text);
     return (struct lk_prompt_format){model, chat};
 }
@@ -69,7 +69,7 @@ static lk_status write_chat(struct lk_buf *out, const lk_model *model, const str
     msg[n - 1] = (lk_message){"user", last_question(item, arena)};
     char *text = NULL;
     lk_status status = lk_chat_format(model, msg, n, true, &text, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_buf_append_str(out, text);
     lk_buf_append_str(out, item->opening);
     lk_text_free(text);
@@ -92,7 +92,7 @@ static lk_status write_prompt(struct lk_buf *out, const struct lk_prompt_format 
         lk_buf_printf(out, "%s\n%s", item->question, item->opening);
     }
     lk_arena_free(&arena);
-    if (status == LK_OK && out->failed)
+    if (!status && out->failed)
         status = lk_fail(err, LK_E_NOMEM, "no memory for the text of an item");
     return status;
 }
@@ -102,7 +102,7 @@ lk_status lk_item_length(const struct lk_prompt_format *format, const struct lk_
     struct lk_buf text = {0};
     int32_t *tok = NULL;
     lk_status status = write_prompt(&text, format, item, err);
-    if (status == LK_OK)
+    if (!status)
         status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, tokenize_flags(format), 0,
                              &tok, n_tok, err);
     lk_tokens_free(tok);
@@ -126,7 +126,7 @@ static lk_status common_tokens(const struct lk_prompt_format *format, const char
     size_t n_part = 0;
     lk_status status =
         lk_tokenize(format->model, text, len, tokenize_flags(format), 0, &part, &n_part, err);
-    for (*n = 0; status == LK_OK && *n < n_part && *n < n_tok && part[*n] == tok[*n];) ++*n;
+    for (*n = 0; !status && *n < n_part && *n < n_tok && part[*n] == tok[*n];) ++*n;
     lk_tokens_free(part);
     return status;
 }
@@ -137,22 +137,18 @@ lk_status lk_item_tokenize(const struct lk_prompt_format *format, const struct l
     int32_t *tok = NULL;
     size_t n_tok = 0, n_head = 0, n_given = 0;
     lk_status status = write_prompt(&text, format, item, err);
-    size_t given_len = text.len,
-           head_len = status == LK_OK ? tail_start(text.at, text.len, item) : 0;
+    size_t given_len = text.len, head_len = status ? 0 : tail_start(text.at, text.len, item);
     if (item->answer) lk_buf_append_str(&text, item->answer);
-    if (status == LK_OK && text.failed)
+    if (!status && text.failed)
         status = lk_fail(err, LK_E_NOMEM, "no memory for the text of an item");
-    if (status == LK_OK)
+    if (!status)
         status = lk_tokenize(format->model, lk_buf_cstr(&text), text.len, tokenize_flags(format), 0,
                              &tok, &n_tok, err);
-    if (status == LK_OK)
-        status = common_tokens(format, text.at, head_len, tok, n_tok, &n_head, err);
-    if (status == LK_OK)
-        status = common_tokens(format, text.at, given_len, tok, n_tok, &n_given, err);
+    if (!status) status = common_tokens(format, text.at, head_len, tok, n_tok, &n_head, err);
+    if (!status) status = common_tokens(format, text.at, given_len, tok, n_tok, &n_given, err);
     lk_buf_free(&text);
-    if (status == LK_OK && n_given < 2)
-        status = lk_fail(err, LK_E_ARG, "item %s is empty", item->key);
-    if (status != LK_OK) {
+    if (!status && n_given < 2) status = lk_fail(err, LK_E_ARG, "item %s is empty", item->key);
+    if (status) {
         lk_tokens_free(tok);
         return status;
     }
@@ -198,9 +194,9 @@ static lk_status count_item_tokens(const struct lk_fit_opts *fit,
     struct lk_arena arena = {.ledger = &ledger};
     struct lk_item item = {0};
     lk_status status = fit->make(fit->user, n, &arena, &item, err);
-    if (status == LK_OK) status = lk_arena_check(&arena, err);
-    if (status == LK_OK) status = lk_item_length(format, &item, n_tok, err);
-    if (status == LK_OK) *n_tok += item.n_generate;
+    if (!status) status = lk_arena_check(&arena, err);
+    if (!status) status = lk_item_length(format, &item, n_tok, err);
+    if (!status) *n_tok += item.n_generate;
     lk_arena_free(&arena);
     return status;
 }
@@ -211,7 +207,7 @@ lk_status lk_fit_length(const struct lk_fit_opts *fit, const struct lk_prompt_fo
     enum { FIRST_STEP = 16 };
     size_t low = fit->min_unit, high = fit->max_unit + 1, low_tok = 0; /* low fits, high does not */
     lk_status status = count_item_tokens(fit, format, low, &low_tok, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (low_tok > fit->max_tok)
         return lk_fail(err, LK_E_ARG,
                        "%zu tokens are too few: the shortest item of this kind has %zu with its "
@@ -223,7 +219,7 @@ lk_status lk_fit_length(const struct lk_fit_opts *fit, const struct lk_prompt_fo
         size_t step = unit > 0 ? (size_t)((fit->max_tok - low_tok) / unit) : FIRST_STEP, tok = 0;
         size_t n = step < high - low ? low + step : high - 1;
         status = count_item_tokens(fit, format, n, &tok, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         unit = tok > low_tok ? (double)(tok - low_tok) / (n - low) : 1;
         if (tok <= fit->max_tok)
             low = n, low_tok = tok;
@@ -231,9 +227,9 @@ lk_status lk_fit_length(const struct lk_fit_opts *fit, const struct lk_prompt_fo
             high = n;
     }
     status = fit->make(fit->user, low, arena, item, err);
-    if (status == LK_OK) status = lk_arena_check(arena, err);
-    if (status == LK_OK && n_unit) *n_unit = low;
-    if (status == LK_OK && n_tok) *n_tok = low_tok - item->n_generate;
+    if (!status) status = lk_arena_check(arena, err);
+    if (!status && n_unit) *n_unit = low;
+    if (!status && n_tok) *n_tok = low_tok - item->n_generate;
     return status;
 }
 
@@ -287,7 +283,7 @@ static lk_status generate_item(const struct lk_item_grid *grid, const struct lk_
         lk_fail(err, status, "%s at length %zu: %.400s; give a larger -c", opts->env->task->name,
                 point.length, what);
     }
-    if (status == LK_OK && n_unit == grid->max_unit &&
+    if (!status && n_unit == grid->max_unit &&
         n_tok + out->item[i].n_generate < point.length - point.length / 16)
         status = lk_fail(err, LK_E_ARG,
                          "%s: the data is enough for items of %zu tokens, not of %zu; give more "
@@ -302,9 +298,9 @@ lk_status lk_items_generate(const struct lk_item_grid *grid, const struct lk_ite
     size_t n_usual = n_cell(grid, opts) * (o->quick ? 1 : grid->n_part * grid->n_round);
     size_t n = o->limit ? o->limit : n_usual;
     lk_status status = lk_items_alloc(out, n, err);
-    while (status == LK_OK && out->n < n) {
+    while (!status && out->n < n) {
         status = generate_item(grid, opts, out->n, out, err);
-        if (status == LK_OK) out->n++;
+        if (!status) out->n++;
     }
     return status;
 }

@@ -21,7 +21,7 @@ static lk_status parse_row(const char *path, size_t number, const char *line, si
             lk_fail(err, LK_E_FORMAT,
                     "%s:%zu: not a JSON object; each line must be one, such as {\"question\": ...}",
                     path, number);
-    if (status == LK_OK)
+    if (!status)
         status =
             on_row(user, &(struct lk_jsonl_row){.json = json, .path = path, .line = number}, err);
     json_decref(json);
@@ -36,12 +36,12 @@ lk_status lk_jsonl_read(const char *path, lk_jsonl_row_fn on_row, void *user, lk
     ssize_t len;
     lk_status status = LK_OK;
     errno = 0;
-    for (size_t number = 1; status == LK_OK && (len = getline(&line, &cap, file)) >= 0; number++) {
+    for (size_t number = 1; !status && (len = getline(&line, &cap, file)) >= 0; number++) {
         if (!is_blank(line) || (size_t)len != strlen(line))
             status = parse_row(path, number, line, (size_t)len, on_row, user, err);
         errno = 0;
     }
-    if (status == LK_OK && (ferror(file) || errno == ENOMEM))
+    if (!status && (ferror(file) || errno == ENOMEM))
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     free(line);
     fclose(file);

@@ -33,7 +33,7 @@ lk_status lk_question_open(const struct lk_task_env *env, struct lk_open_task *o
     q->format.chat &= !env->opts->plain;
     struct lk_items_opts opts = {.env = env, .format = q->format, .n_ctx = question_n_ctx(env)};
     lk_status status = kind->make(&opts, &q->items, err);
-    if (status != LK_OK) {
+    if (status) {
         lk_question_close(q);
         return status;
     }
@@ -67,7 +67,7 @@ lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t 
     const struct question_items *q = state;
     struct lk_item_tokens t;
     lk_status status = lk_item_tokenize(&q->format, &q->items.item[i], &t, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     *tok = t.tok;
     *n = t.n_head;
     return LK_OK;
@@ -77,8 +77,7 @@ lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t 
 static lk_status evaluate_question(struct lk_backend *backend, const struct lk_item_tokens *t,
                                    lk_err *err) {
     lk_status status = lk_backend_prefill(backend, t->tok, t->n_head, err);
-    return status == LK_OK ? lk_backend_eval(backend, t->tok + t->n_head, t->n_tail, false, err)
-                           : status;
+    return status ? status : lk_backend_eval(backend, t->tok + t->n_head, t->n_tail, false, err);
 }
 
 /* After evaluate_question: -log p per token of the right answer, in nats, evaluated token by token
@@ -95,7 +94,7 @@ static lk_status measure_answer_nll(struct lk_backend *backend, const struct lk_
         sum += lk_token_nll(logits, backend->n_vocab, answer[i]);
         *greedy &= lk_argmax_token(logits, backend->n_vocab) == answer[i];
         lk_status status = i + 1 < n ? lk_backend_eval(backend, answer + i, 1, false, err) : LK_OK;
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     *nll = n ? sum / (double)n : NAN;
     return LK_OK;
@@ -110,7 +109,7 @@ static lk_status generate_answer(struct lk_backend *backend, const struct lk_ite
     int32_t *tok = calloc(max_tok + 1, sizeof *tok);
     if (!tok) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     lk_status status = lk_backend_generate(backend, min_tok, max_tok, item->stop, tok, &n, err);
-    if (status == LK_OK && !(*text = lk_task_detokenize(backend->model, tok, n)))
+    if (!status && !(*text = lk_task_detokenize(backend->model, tok, n)))
         status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     free(tok);
     return status;
@@ -152,20 +151,19 @@ lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, con
     bool greedy = false;
     char *text = NULL;
     lk_status status = lk_item_tokenize(&q->format, item, &t, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (t.n_head + t.n_tail >= (size_t)backend->n_ctx)
         status = lk_fail(err, LK_E_FULL, "%zu tokens leave no room for an answer; give a larger -c",
                          t.n_head + t.n_tail);
-    if (status == LK_OK) status = evaluate_question(backend, &t, err);
-    if (status == LK_OK && t.n_answer) status = lk_backend_save(backend, err);
-    if (status == LK_OK && t.n_answer) status = measure_answer_nll(backend, &t, &nll, &greedy, err);
+    if (!status) status = evaluate_question(backend, &t, err);
+    if (!status && t.n_answer) status = lk_backend_save(backend, err);
+    if (!status && t.n_answer) status = measure_answer_nll(backend, &t, &nll, &greedy, err);
     bool answered = is_answered(item, greedy);
-    if (status == LK_OK && t.n_answer && !answered) status = lk_backend_restore(backend, err);
-    if (status == LK_OK && !answered)
+    if (!status && t.n_answer && !answered) status = lk_backend_restore(backend, err);
+    if (!status && !answered)
         status = generate_answer(backend, item, &t, q->min_answer, &text, err);
-    if (status == LK_OK) status = record_item(q, item, &t, record, err);
-    if (status == LK_OK)
-        status = record_scores(item, answered ? item->answer : text, nll, record, err);
+    if (!status) status = record_item(q, item, &t, record, err);
+    if (!status) status = record_scores(item, answered ? item->answer : text, nll, record, err);
     free(text);
     lk_item_tokens_free(&t);
     return status;

@@ -83,13 +83,13 @@ static lk_status write_line(struct lk_results_file *r, json_t *line, lk_err *err
     json_t *again = text ? json_loads(text, 0, NULL) : NULL;
     lk_status status = again ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for a line of results");
     json_decref(line);
-    if (status == LK_OK) {
+    if (!status) {
         size_t len = strlen(text);
         text[len] = '\n'; /* replaces the zero */
         status = append_text(r, text, len + 1, err);
     }
     free(text);
-    if (status != LK_OK)
+    if (status)
         json_decref(again);
     else if (!index_line(r, again))
         status = lk_fail(err, LK_E_NOMEM, "no memory for a line of results");
@@ -182,7 +182,7 @@ static lk_status read_result_line(struct lk_results_file *r, const char *text, s
                        line ? "not a JSON object" : why.text);
     }
     lk_status status = first ? check_header(r, line, header, err) : LK_OK;
-    if (status != LK_OK)
+    if (status)
         json_decref(line);
     else if (!index_line(r, line))
         status = lk_fail(err, LK_E_NOMEM, "no memory for the results in %s", r->path);
@@ -199,7 +199,7 @@ static lk_status read_lines(struct lk_results_file *r, const char *text, size_t 
         if (end == text + at) continue;
         lk_status status =
             read_result_line(r, text + at, (size_t)(end - text) - at, number, first, header, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         first = false;
     }
     if (first && at < len && text[at] != '{')
@@ -232,9 +232,9 @@ static lk_status open_file(struct lk_results_file *r, const json_t *header, lk_e
                            ? read_lines(r, text, len, header, err)
                            : lk_fail(err, LK_E_IO, "cannot read %s: %s", r->path, strerror(errno));
     free(text);
-    if (status == LK_OK && r->end < (off_t)len && ftruncate(r->file, r->end))
+    if (!status && r->end < (off_t)len && ftruncate(r->file, r->end))
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", r->path, strerror(errno));
-    return status == LK_OK ? write_line(r, json_incref((json_t *)header), err) : status;
+    return status ? status : write_line(r, json_incref((json_t *)header), err);
 }
 
 lk_status lk_results_open(struct lk_results_file **out, const char *path, const json_t *header,
@@ -245,8 +245,8 @@ lk_status lk_results_open(struct lk_results_file **out, const char *path, const 
         .path = path, .file = -1, .items = json_object(), .results = json_object()};
     lk_status status =
         r->items && r->results ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for results");
-    if (status == LK_OK && path) status = open_file(r, header, err);
-    if (status != LK_OK)
+    if (!status && path) status = open_file(r, header, err);
+    if (status)
         lk_results_close(r);
     else
         *out = r;

@@ -34,12 +34,12 @@ lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, 
     int32_t *bos = NULL, *body = NULL, *both = NULL;
     size_t n_bos = 0, n_body = 0;
     lk_status status = lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, err);
-    if (status == LK_OK) status = lk_tokenize(model, text, len, 0, 0, &body, &n_body, err);
-    if (status == LK_OK) {
+    if (!status) status = lk_tokenize(model, text, len, 0, 0, &body, &n_body, err);
+    if (!status) {
         both = malloc((n_bos + n_body + 1) * sizeof *both);
         if (!both) status = lk_fail(err, LK_E_NOMEM, "no memory for %zu tokens", n_bos + n_body);
     }
-    if (status == LK_OK) {
+    if (!status) {
         if (n_bos) memcpy(both, bos, n_bos * sizeof *both);
         if (n_body) memcpy(both + n_bos, body, n_body * sizeof *both);
         *tok = both;
@@ -53,7 +53,7 @@ lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, 
 lk_status lk_task_tokenize_text(const struct lk_eval_opts *opts, const lk_model *model,
                                 size_t n_ctx, int32_t **tok, size_t *n_tok, lk_err *err) {
     lk_status status = lk_task_tokenize(model, opts->text, opts->text_len, tok, n_tok, err);
-    if (status != LK_OK || *n_tok >= n_ctx) return status;
+    if (status || *n_tok >= n_ctx) return status;
     free(*tok);
     *tok = NULL;
     return lk_fail(err, LK_E_ARG,

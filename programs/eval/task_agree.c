@@ -29,7 +29,7 @@ static void close_agree(void *state) {
 
 static lk_status open_agree(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
     lk_status status = lk_task_require_text(env, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t n_ctx = lk_task_n_ctx(env, CTX, CTX_QUICK);
     size_t n_generate = env->opts->quick ? GENERATE_QUICK : GENERATE;
     if (n_ctx < 2 * n_generate)
@@ -42,9 +42,9 @@ static lk_status open_agree(const struct lk_task_env *env, struct lk_open_task *
     int32_t *bos = NULL;
     status = lk_task_tokenize(env->model, "", 0, &bos, &a->n_bos, err);
     free(bos);
-    if (status == LK_OK)
+    if (!status)
         status = lk_task_tokenize_text(env->opts, env->model, n_ctx, &a->tok, &a->n_tok, err);
-    if (status != LK_OK) {
+    if (status) {
         close_agree(a);
         return status;
     }
@@ -112,12 +112,10 @@ static lk_status run_agree(void *state, size_t i, struct lk_backend *backend, co
     if (!out) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
     lk_status status = lk_backend_generate(backend, 0, a->n_generate, NULL, out, &n, err);
     json_t *tokens = json_array();
-    for (size_t t = 0; status == LK_OK && t < n; t++)
-        json_array_append_new(tokens, json_integer(out[t]));
-    char *text = status == LK_OK ? lk_task_detokenize(backend->model, out, n) : NULL;
-    if (status == LK_OK && (!tokens || !text))
-        status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    if (status == LK_OK) {
+    for (size_t t = 0; !status && t < n; t++) json_array_append_new(tokens, json_integer(out[t]));
+    char *text = status ? NULL : lk_task_detokenize(backend->model, out, n);
+    if (!status && (!tokens || !text)) status = lk_fail(err, LK_E_NOMEM, "no memory for an answer");
+    if (!status) {
         json_object_set(record, "tokens", tokens);
         json_object_set_new(record, "text", json_string(text));
         if (full) status = compare_with_full(full, tokens, record, err);

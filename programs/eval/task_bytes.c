@@ -17,7 +17,7 @@ struct bytes_task {
 
 static lk_status open_bytes(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
     lk_status status = lk_task_require_text(env, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct bytes_task *b = calloc(1, sizeof *b);
     if (!b) return lk_fail(err, LK_E_NOMEM, "no memory for a task");
     b->opts = env->opts;
@@ -55,9 +55,9 @@ static lk_status run_bytes(void *state, size_t i, struct lk_backend *backend, co
     int32_t *tok = NULL;
     size_t n_tok = 0;
     lk_status status = lk_task_tokenize_text(b->opts, backend->model, b->n_ctx, &tok, &n_tok, err);
-    if (status == LK_OK) status = lk_backend_prefill(backend, tok, b->n_ctx, err);
+    if (!status) status = lk_backend_prefill(backend, tok, b->n_ctx, err);
     free(tok);
-    if (status != LK_OK) return status;
+    if (status) return status;
     lk_session_stats s = lk_backend_stats(backend);
     json_object_set_new(record, "cache_bytes", json_integer((json_int_t)s.cache_bytes));
     json_object_set_new(record, "f16_bytes", json_integer((json_int_t)s.f16_bytes));

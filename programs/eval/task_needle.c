@@ -89,10 +89,10 @@ static lk_status make_needle_items(const struct lk_items_opts *opts, struct lk_i
                                    lk_err *err) {
     struct lk_haystack haystack;
     lk_status status = lk_task_require_text(opts->env, err);
-    if (status == LK_OK)
+    if (!status)
         status = lk_haystack_split(opts->env->opts->text, opts->env->opts->text_len, &out->arena,
                                    &haystack, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_item_grid grid = {.n_part = 2,
                                 .n_depth = N_DEPTH,
                                 .n_round = 1,

@@ -157,7 +157,7 @@ static lk_status read_answers(const struct lk_jsonl_row *row, struct lk_arena *a
     const char *one = NULL;
     if (!list) {
         lk_status status = lk_jsonl_string(row, "answer", &one, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     *n = one ? 1 : json_array_size(list);
     if (*n == 0)
@@ -187,9 +187,9 @@ static lk_status read_question(void *user, const struct lk_jsonl_row *row, lk_er
     const char *text, *context;
     struct qa_question *q = &d->question[d->n_question];
     lk_status status = lk_jsonl_string(row, "question", &text, err);
-    if (status == LK_OK) status = lk_jsonl_string(row, "context", &context, err);
-    if (status == LK_OK) status = read_answers(row, d->arena, &q->answer, &q->n_answer, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_jsonl_string(row, "context", &context, err);
+    if (!status) status = read_answers(row, d->arena, &q->answer, &q->n_answer, err);
+    if (status) return status;
     q->text = lk_arena_printf(d->arena, "Question: %s", text);
     q->context = context_index(d, context);
     q->line = row->line;
@@ -222,9 +222,9 @@ static lk_status make_items_from_data(const char *path, const struct lk_items_op
                                       struct lk_items *out, lk_err *err) {
     struct qa_data_set data = {.arena = &out->arena};
     lk_status status = lk_jsonl_read(path, read_question, &data, err);
-    if (status == LK_OK && data.n_question == 0)
+    if (!status && data.n_question == 0)
         status = lk_fail(err, LK_E_FORMAT, "%s has no questions", path);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_item_grid grid = {.n_part = 1,
                                 .n_round = 5,
                                 .min_unit = 1,

@@ -50,7 +50,7 @@ static lk_status measuring_eval(void *self, const int32_t *tok, size_t n, bool a
     lk_probe_set(h->probe, measured);
     lk_status status = h->inner.eval(h->inner.self, tok, n, all, err);
     h->n_done += n;
-    if (status != LK_OK || !measured || !h->full) return status;
+    if (status || !measured || !h->full) return status;
     json_t *row = json_array();
     for (int layer = 0; layer < h->n_layer; layer++)
         json_array_append_new(row,
@@ -80,7 +80,7 @@ static lk_status hellinger_open(struct hellinger *h, const struct hellinger *ful
     h->rows = json_array();
     if (!h->rows) return lk_fail(err, LK_E_NOMEM, "no memory for distances");
     lk_status status = lk_probe_new(&h->probe, session, err);
-    if (status == LK_OK)
+    if (!status)
         *predictor = (lk_predictor){.self = h,
                                     .clear = measuring_clear,
                                     .eval = measuring_eval,
@@ -164,16 +164,15 @@ static void close_text(void *state) {
 static lk_status open_text(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err) {
     size_t n_tok = 0, n_ctx = lk_task_n_ctx(env, CTX, CTX_QUICK);
     lk_status status = lk_task_require_text(env, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (n_ctx < 4)
         return lk_fail(err, LK_E_ARG,
                        "text: a context of %zu tokens cannot be scored; give at least 4", n_ctx);
     struct text_task *t = calloc(1, sizeof *t);
     if (t) t->chunk = malloc(n_ctx * sizeof *t->chunk);
     if (!t || !t->chunk) status = lk_fail(err, LK_E_NOMEM, "no memory for a text");
-    if (status == LK_OK)
-        status = lk_task_tokenize_text(env->opts, env->model, n_ctx, &t->tok, &n_tok, err);
-    if (status != LK_OK) {
+    if (!status) status = lk_task_tokenize_text(env->opts, env->model, n_ctx, &t->tok, &n_tok, err);
+    if (status) {
         if (t) close_text(t);
         return status;
     }
@@ -226,24 +225,24 @@ static lk_status run_text(void *state, size_t i, struct lk_backend *const *backe
     lk_status status = predictor && distance && score && all
                            ? LK_OK
                            : lk_fail(err, LK_E_NOMEM, "no memory for a chunk");
-    for (size_t j = 0; status == LK_OK && j < n; j++) {
+    for (size_t j = 0; !status && j < n; j++) {
         predictor[j] = lk_backend_predictor(backend[j]);
         score[j] = all + j * t->n_scored;
         status = hellinger_open(&distance[j], j ? &distance[0] : NULL, backend[j], t->n_ctx,
                                 &predictor[j], err);
     }
-    if (status == LK_OK) {
+    if (!status) {
         memcpy(t->chunk, t->tok + i * t->n_ctx, t->n_ctx * sizeof *t->chunk);
         lk_compare_set_bos(t->model, t->chunk);
         lk_compare_text chunk = {
             .tok = t->chunk, .n_ctx = t->n_ctx, .n_step = n_step, .n_vocab = n_vocab};
         status = lk_compare_chunk(predictor, n, &chunk, score, err);
     }
-    for (size_t j = 0; status == LK_OK && j < n; j++) {
+    for (size_t j = 0; !status && j < n; j++) {
         json_object_set_new(record[j], "seconds", json_real(predictor[j].seconds));
         if (!write_scores(record[j], score[j], t->n_scored, j == 0))
             status = lk_fail(err, LK_E_NOMEM, "no memory for a chunk's scores");
-        if (status == LK_OK) status = hellinger_record(&distance[j], record[j], err);
+        if (!status) status = hellinger_record(&distance[j], record[j], err);
     }
     for (size_t j = 0; distance && j < n; j++) hellinger_close(&distance[j]);
     free(distance);

@@ -208,10 +208,10 @@ static int tokenize_file(const struct compress_args *a, const lk_model *model, s
 static lk_status sample_window(lk_session *session, lk_sampler *sampler, int32_t *tok, size_t n,
                                struct progress *progress, size_t done, size_t total, lk_err *err) {
     lk_status status = lk_session_sync(session, tok, 1, NULL, err);
-    for (size_t i = 1; status == LK_OK && i < n; i++) {
+    for (size_t i = 1; !status && i < n; i++) {
         status = lk_sampler_next(sampler, session, -1, &tok[i], err);
-        if (status == LK_OK && i + 1 < n) status = lk_session_eval(session, &tok[i], 1, false, err);
-        if (status == LK_OK && !progress_step(progress, done + i, total)) {
+        if (!status && i + 1 < n) status = lk_session_eval(session, &tok[i], 1, false, err);
+        if (!status && !progress_step(progress, done + i, total)) {
             *err = (lk_err){.code = LK_E_CANCELLED};
             status = LK_E_CANCELLED;
         }

@@ -217,7 +217,7 @@ static void drop_unsupported_presets(struct lk_server_opts *o, struct serve *s) 
         lk_recipe *recipe = s->recipes.item[i];
         bool again =
             i > 0 && strcmp(lk_recipe_text(recipe), lk_recipe_text(s->recipes.item[0])) == 0;
-        if (s->from_presets[i] && (again || lk_server_check_recipe(o, recipe, NULL) != LK_OK))
+        if (s->from_presets[i] && (again || lk_server_check_recipe(o, recipe, NULL)))
             lk_recipe_free(recipe);
         else
             s->recipes.item[n++] = recipe;

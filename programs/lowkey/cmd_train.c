@@ -145,14 +145,14 @@ static lk_status tokenize_parts(const lk_model *model, const char *text, size_t 
                                 size_t ctx, int32_t **tok, size_t *n, lk_err *err) {
     lk_status status = LK_OK;
     *n = 0;
-    for (const char *at = text, *end = text + len; status == LK_OK && at < end;) {
+    for (const char *at = text, *end = text + len; !status && at < end;) {
         const char *stop = memchr(at, '\f', (size_t)(end - at));
         int32_t *part = NULL;
         size_t n_part = 0;
         if (!stop) stop = end;
         status = lk_tokenize(model, at, (size_t)(stop - at), flags, 0, &part, &n_part, err);
         n_part = n_part / ctx * ctx;
-        if (status == LK_OK && n_part) {
+        if (!status && n_part) {
             *tok = xrealloc(*tok, (*n + n_part) * sizeof **tok);
             memcpy(*tok + *n, part, n_part * sizeof **tok);
             *n += n_part;

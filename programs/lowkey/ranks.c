@@ -122,7 +122,7 @@ int ranks_join(struct ranks **out) {
                                             .receive = receive_bytes,
                                             .abort = abort_ranks},
                                 &err);
-    if (status == LK_OK) {
+    if (!status) {
         *out = ranks;
         return STATUS_OK;
     }
@@ -183,7 +183,7 @@ int ranks_run(struct ranks *ranks, const struct command *command, int argc, char
         status = refuse_command(ranks, command);
     else if (ranks->rank == 0)
         status = with.run(&with, argc, argv);
-    else if (follow(ranks) != LK_OK)
+    else if (follow(ranks))
         status = STATUS_ERROR;
     rank_watch_stop();
     lk_cluster_free(ranks->cluster);

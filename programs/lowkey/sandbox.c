@@ -100,9 +100,9 @@ static lk_status make_ruleset(int abi, const char *session_dir, int port, int *o
         return lk_fail(err, LK_E_IO, "sandbox: cannot create Landlock rules: %s", strerror(errno));
     lk_status status = allow_session_dir(ruleset, attr.files, session_dir, err);
     struct port_attr bind = {NET_BIND_TCP, (uint64_t)port};
-    if (status == LK_OK && attr.net && syscall(ADD_RULE, ruleset, RULE_PORT, &bind, 0) != 0)
+    if (!status && attr.net && syscall(ADD_RULE, ruleset, RULE_PORT, &bind, 0) != 0)
         status = lk_fail(err, LK_E_IO, "sandbox: cannot allow port %d: %s", port, strerror(errno));
-    if (status == LK_OK)
+    if (!status)
         *out = ruleset;
     else
         close(ruleset);
@@ -186,7 +186,7 @@ static lk_status restrict_all_threads(int ruleset, lk_err *err) {
                                      strerror(errno))
                            : wait_for_threads(entry, n, err);
     /* On failure the signal may still be pending in a thread: keep its handler and the entry. */
-    if (status != LK_OK) return status;
+    if (status) return status;
     sigaction(number, &old, NULL);
     sem_destroy(&entry->entered);
     free(entry);
@@ -202,14 +202,14 @@ lk_status sandbox_enter(struct sandbox *out, const char *session_dir, int port, 
     int ruleset = -1;
     if (active.landlock_abi) {
         lk_status status = make_ruleset(active.landlock_abi, session_dir, port, &ruleset, err);
-        if (status != LK_OK) return status;
+        if (status) return status;
         status = restrict_all_threads(ruleset, err);
         close(ruleset);
-        if (status != LK_OK) return status;
+        if (status) return status;
     }
     lk_status status = sandbox_filter_calls(err);
-    active.filter = status == LK_OK;
-    if (status != LK_OK && status != LK_E_UNSUPPORTED) return status;
+    active.filter = !status;
+    if (status && status != LK_E_UNSUPPORTED) return status;
     if (!active.landlock_abi && !active.filter)
         return lk_fail(
             err, LK_E_UNSUPPORTED,

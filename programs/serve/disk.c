@@ -159,7 +159,7 @@ static void assign_restored_id(struct lk_disk *disk, struct lk_slot *slot,
 static void finish_client_command(struct lk_disk *disk, struct lk_slot *slot) {
     struct lk_slot_command *c = &slot->command;
     struct lk_disk_job *job = c->disk_job;
-    bool restore = c->kind == LK_SLOT_CMD_RESTORE, good = c->err.code == LK_OK;
+    bool restore = c->kind == LK_SLOT_CMD_RESTORE, good = !c->err.code;
     c->kind = LK_SLOT_CMD_NONE;
     job->bytes = c->bytes;
     job->seconds = c->seconds;
@@ -176,7 +176,7 @@ static void finish_client_command(struct lk_disk *disk, struct lk_slot *slot) {
 static void count_command(struct lk_disk *disk, const struct lk_slot_command *c) {
     struct lk_metrics *m = disk->metrics;
     bool load = c->kind == LK_SLOT_CMD_FETCH || c->kind == LK_SLOT_CMD_RESTORE;
-    if (c->err.code != LK_OK) {
+    if (c->err.code) {
         m->disk_failures++;
     } else if (load) {
         m->loads++;
@@ -199,7 +199,7 @@ static void finish_command(struct lk_disk *disk, struct lk_slot *slot) {
     slot->command.kind = LK_SLOT_CMD_NONE;
     if (kind == LK_SLOT_CMD_FETCH) {
         slot->job->state = LK_JOB_LOADED;
-        if (slot->command.err.code != LK_OK) return;
+        if (slot->command.err.code) return;
         memcpy(slot->stored, slot->job->stored, sizeof slot->stored);
         lk_slots_after_load(disk->slots, slot, slot->job);
     } else if (slot->evicting) {
@@ -224,7 +224,7 @@ static bool start_restore(struct lk_disk *disk, struct lk_disk_job *job) {
         return true;
     }
     if (lk_slots_make_room(disk->slots, NULL, job->need) != LK_ROOM_NOW) return false;
-    if (lk_slots_add(disk->slots, job->recipe, &slot, &err) != LK_OK) {
+    if (lk_slots_add(disk->slots, job->recipe, &slot, &err)) {
         lk_api_error_from_request(&job->error, &err, NULL);
         return true;
     }
@@ -350,7 +350,7 @@ lk_status lk_disk_start(struct lk_disk **out, const struct lk_server_opts *opts,
     disk->todo.last = &disk->todo.first;
     disk->done.last = &disk->done.first;
     lk_status status = lk_store_open(&disk->store, opts, metrics, err);
-    if (status != LK_OK) {
+    if (status) {
         free(disk);
         return status;
     }
@@ -382,7 +382,7 @@ static int compare_last_used(const void *a, const void *b) {
 /* Count the result of storing a session. A session that the store can never hold, because it
  * exceeds the limit, is not lost. */
 static void count_stored(struct lk_stored *stored, const lk_err *err) {
-    if (err->code == LK_OK) {
+    if (!err->code) {
         stored->n_stored++;
     } else if (err->code != LK_E_FULL) {
         stored->n_lost++;

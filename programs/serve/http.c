@@ -303,8 +303,8 @@ lk_status lk_http_start(struct lk_server *s, lk_err *err) {
     union address address;
     bool v6 = false;
     lk_status status = parse_address(&s->opts, &address, &v6, err);
-    if (status == LK_OK) status = lk_connections_start(&s->connections, &s->opts, err);
-    if (status != LK_OK) return status;
+    if (!status) status = lk_connections_start(&s->connections, &s->opts, err);
+    if (status) return status;
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
                      MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG,
              n_connection = (unsigned)s->opts.n_connection + LK_SPARE_CONNECTIONS;

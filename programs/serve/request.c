@@ -180,7 +180,7 @@ static size_t common_tokens(const struct lk_prompt *p, const lk_model *model, co
     int32_t *tok;
     size_t n_tok;
     if (lk_tokenize(model, p->text, (size_t)(end - p->text), LK_TOKENIZE_BEGIN | LK_TOKENIZE_MARKED,
-                    p->n_tok, &tok, &n_tok, NULL) != LK_OK)
+                    p->n_tok, &tok, &n_tok, NULL))
         return 0;
     size_t n = lk_tokens_common_prefix(tok, n_tok, p->tok, p->n_tok);
     lk_tokens_free(tok);

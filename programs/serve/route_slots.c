@@ -48,15 +48,14 @@ static bool check_saved_file(struct lk_exchange *x, struct lk_disk *disk, struct
     lk_status status =
         lk_store_inspect(lk_disk_get_store(disk), job->path, &job->recipe, &tok, &n_tok, &err);
     lk_tokens_free(tok);
-    if (status == LK_OK && n_tok > (size_t)o->n_ctx)
+    if (!status && n_tok > (size_t)o->n_ctx)
         return lk_api_error_set(
             error, 400, "context_length_exceeded", "filename",
             "the session has %zu tokens, but the context length of this server is %d", n_tok,
             o->n_ctx);
     lk_session_opts opts = {.n_ctx = n_tok ? (int32_t)n_tok : 1, .chunked_prefill = true};
-    if (status == LK_OK)
-        status = lk_plan_make(o->model, o->recipe[job->recipe], &opts, &plan, &err);
-    if (status != LK_OK) {
+    if (!status) status = lk_plan_make(o->model, o->recipe[job->recipe], &opts, &plan, &err);
+    if (status) {
         lk_disk_set_error(error, &err, job->path);
         return false;
     }

@@ -258,7 +258,7 @@ static void record_part(struct lk_running *r, const struct part *part, size_t n_
         finish_job(r, job, "length", true);
         return;
     }
-    if (err->code != LK_OK) {
+    if (err->code) {
         fail_job_with_err(r, job, err);
         return;
     }
@@ -271,7 +271,7 @@ static void record_part(struct lk_running *r, const struct part *part, size_t n_
         n_kept += !job->has_next;
     }
     double start = lk_now();
-    if (keep_tokens(r, part, n_kept, &c.err) != LK_OK) c.outcome = FAILS;
+    if (keep_tokens(r, part, n_kept, &c.err)) c.outcome = FAILS;
     seconds += lk_now() - start;
     if (job->drafter)
         lk_drafter_report(job->drafter, part->n_tok, n_kept, n_row - part->n_tok, seconds);

@@ -181,7 +181,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
         .slots = &s->slots, .job = job, .on_chunk = on_prefill_chunk, .user = s};
     lk_err err = {0};
     lk_status status = lk_slot_prefill_run(&prefill, &err);
-    if (status != LK_OK) {
+    if (status) {
         struct lk_api_error error;
         if (prefill.timed_out)
             lk_api_error_set(&error, 503, "time_limit", NULL,
@@ -272,12 +272,12 @@ static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct
         job->tok = NULL;
         status = lk_slots_add(&s->slots, job->completion->request.recipe, &slot, err);
         /* If memory runs out for the copy, the prefill will fail and report it. */
-        if (status == LK_OK && source.copy_from &&
-            lk_slot_copy(slot, source.copy_from, source.copy_whole, NULL) == LK_OK)
+        if (!status && source.copy_from &&
+            !lk_slot_copy(slot, source.copy_from, source.copy_whole, NULL))
             job->n_copied = lk_session_n_tok(slot->session);
     }
-    if (status == LK_OK && !set_job_tokens(job, twin ? twin->tok : job->prompt->tok,
-                                           twin ? twin->n_tok : job->prompt->n_tok))
+    if (!status && !set_job_tokens(job, twin ? twin->tok : job->prompt->tok,
+                                   twin ? twin->n_tok : job->prompt->n_tok))
         status = lk_fail(err, LK_E_NOMEM, "out of memory: prompt");
     *out = slot;
     return status;
@@ -353,8 +353,8 @@ static bool admit_job(struct lk_scheduler *s) {
     queue_remove(&s->queue, job);
     pthread_mutex_unlock(&s->lock);
     s->last_client = job->completion->client;
-    lk_status added = lk_running_add(&s->running, job, status == LK_OK ? &err : NULL);
-    if (status == LK_OK) status = added;
+    lk_status added = lk_running_add(&s->running, job, !status ? &err : NULL);
+    if (!status) status = added;
     if (slot) {
         job->slot = slot;
         slot->job = job;
@@ -363,7 +363,7 @@ static bool admit_job(struct lk_scheduler *s) {
         slot->is_private = !job->completion->request.reuse;
         slot->discard = job->completion->request.score || job->completion->request.embed;
     }
-    if (status != LK_OK) {
+    if (status) {
         struct lk_api_error error;
         lk_api_error_from_work(&error, &err);
         lk_running_fail_job(&s->running, job, &error);
@@ -602,12 +602,12 @@ lk_status lk_scheduler_start(struct lk_scheduler **out, const struct lk_server_o
     metrics->ranks = (uint64_t)opts->n_rank;
     init_locks(s);
     lk_status status = lk_batch_new(&s->running.batch, opts->model, err);
-    if (status == LK_OK && opts->session_dir)
+    if (!status && opts->session_dir)
         status = lk_disk_start(&s->disk, opts, metrics, &s->slots,
                                &(struct lk_disk_callbacks){wake, force_snapshot, s}, err);
-    if (status == LK_OK && pthread_create(&s->thread, NULL, run_thread, s))
+    if (!status && pthread_create(&s->thread, NULL, run_thread, s))
         status = lk_fail(err, LK_E_NOMEM, "cannot start the scheduler: thread creation failed");
-    if (status == LK_OK)
+    if (!status)
         *out = s;
     else
         lk_disk_stop(s->disk), free_scheduler(s);

@@ -52,8 +52,8 @@ lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe
     lk_err why = {0};
     lk_status status = lk_session_new(&session, o->model, recipe, &session_opts, &why);
     lk_session_free(session);
-    if (status == LK_OK) status = lk_plan_make(o->model, recipe, &session_opts, &plan, &why);
-    if (status == LK_OK) return LK_OK;
+    if (!status) status = lk_plan_make(o->model, recipe, &session_opts, &plan, &why);
+    if (!status) return LK_OK;
     return lk_fail(err, status, "'%.100s' with a context of %d: %s", lk_recipe_text(recipe),
                    o->n_ctx, why.msg);
 }
@@ -63,9 +63,9 @@ enum { N_WORKER = 2 };
 
 lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err) {
     lk_status status = check_server_opts(opts, err);
-    for (size_t i = 0; status == LK_OK && i < opts->n_recipe; i++)
+    for (size_t i = 0; !status && i < opts->n_recipe; i++)
         status = lk_server_check_recipe(opts, opts->recipe[i], err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     struct lk_server *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     s->opts = *opts;
@@ -73,9 +73,9 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     s->started = (int64_t)time(NULL);
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
     status = lk_workers_start(&s->workers, N_WORKER, err);
-    if (status == LK_OK) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
-    if (status == LK_OK) status = lk_http_start(s, err);
-    if (status != LK_OK)
+    if (!status) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
+    if (!status) status = lk_http_start(s, err);
+    if (status)
         lk_server_stop(s);
     else
         *out = s;

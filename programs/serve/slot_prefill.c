@@ -64,8 +64,8 @@ static void shared_prefix_keep(struct lk_slots *slots, struct lk_slot *slot, con
      * are shared now. */
     if (lk_slots_make_room(slots, NULL, stats.cache_bytes + stats.scratch_bytes) != LK_ROOM_NOW)
         return;
-    if (lk_slots_add(slots, slot->recipe, &kept, NULL) != LK_OK) return;
-    if (lk_slot_copy(kept, slot, true, NULL) != LK_OK) {
+    if (lk_slots_add(slots, slot->recipe, &kept, NULL)) return;
+    if (lk_slot_copy(kept, slot, true, NULL)) {
         lk_slots_remove(slots, kept);
         return;
     }
@@ -109,14 +109,14 @@ static lk_status score_prompt(struct lk_slot_prefill *p, lk_err *err) {
     for (size_t at = 0; at < n_tok; at += LK_SCORE_STEP) {
         size_t n = n_tok - at < LK_SCORE_STEP ? n_tok - at : LK_SCORE_STEP;
         lk_status status = lk_session_eval(session, prompt->tok + at, n, true, err);
-        for (size_t i = 0; status == LK_OK && !prompt->scored && i < n && at + i + 1 < n_tok; i++) {
+        for (size_t i = 0; !status && !prompt->scored && i < n && at + i + 1 < n_tok; i++) {
             struct lk_logprob *lp = &prompt->lp[at + i + 1];
             lp->tok = prompt->tok[at + i + 1];
             lp->n_top = n_top;
             status = lk_session_logprobs(session, (int32_t)i, lp->tok, &lp->logprob, lp->top,
                                          (size_t)n_top, err);
         }
-        if (status != LK_OK) return status;
+        if (status) return status;
         if (!on_session_progress(p, at + n, n_tok))
             return lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
     }
@@ -130,7 +130,7 @@ static lk_status embed_prompts(struct lk_slot_prefill *p, lk_err *err) {
     struct lk_request *request = &p->job->completion->request;
     size_t n_embd = (size_t)lk_model_get_info(p->slots->opts->model).n_embd;
     lk_status status = LK_OK;
-    for (size_t i = 0; status == LK_OK && i < request->n_prompt; i++)
+    for (size_t i = 0; !status && i < request->n_prompt; i++)
         status = lk_session_embed(p->job->slot->session, request->prompt[i].tok,
                                   request->prompt[i].n_tok, request->pooling,
                                   request->embedding + i * n_embd, err);
@@ -161,17 +161,17 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     if (job->n_prefix) {
         p->n_target = job->n_prefix;
         status = lk_session_sync(slot->session, job->tok, job->n_prefix, n_reused, err);
-        if (status == LK_OK) shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
+        if (!status) shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
         n_reused = NULL; /* the rest does not count as reused */
     }
-    if (status == LK_OK) p->n_target = job->n_tok;
-    if (status == LK_OK && job->completion->request.embed) {
+    if (!status) p->n_target = job->n_tok;
+    if (!status && job->completion->request.embed) {
         *n_reused = 0;
         status = embed_prompts(p, err);
-    } else if (status == LK_OK && job->completion->request.score) {
+    } else if (!status && job->completion->request.score) {
         *n_reused = 0;
         status = score_prompt(p, err);
-    } else if (status == LK_OK) {
+    } else if (!status) {
         status = sync_prompt(job, n_reused, err);
     }
     slot->progress = NULL;

@@ -230,7 +230,7 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
     slot->tok = tok;
     slot->recipe = recipe;
     slot->id = next_id(slots);
-    if (status != LK_OK) {
+    if (status) {
         free_slot(slot);
         return status;
     }
@@ -241,8 +241,8 @@ lk_status lk_slots_add(struct lk_slots *slots, size_t recipe, struct lk_slot **o
 
 lk_status lk_slot_copy(struct lk_slot *slot, struct lk_slot *from, bool whole, lk_err *err) {
     lk_status status = lk_session_copy(slot->session, from->session, err);
-    if (status == LK_OK) from->immutable_bytes = lk_session_immutable_bytes(from->session);
-    if (status == LK_OK && whole) slot->immutable_bytes = from->immutable_bytes;
+    if (!status) from->immutable_bytes = lk_session_immutable_bytes(from->session);
+    if (!status && whole) slot->immutable_bytes = from->immutable_bytes;
     from->last_used = lk_now();
     return status;
 }

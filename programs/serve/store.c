@@ -142,7 +142,7 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
                            int32_t **tok, size_t *n_tok, lk_err *err) {
     lk_recipe *found = NULL;
     lk_status status = lk_session_file_recipe(&found, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     size_t i = 0;
     while (i < store->opts->n_recipe &&
            strcmp(lk_recipe_text(found), lk_recipe_text(store->opts->recipe[i])) != 0)
@@ -153,7 +153,7 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
                          lk_recipe_text(found));
     *recipe = i;
     lk_recipe_free(found);
-    if (status != LK_OK) return status;
+    if (status) return status;
     return lk_session_file_tokens(store->opts->model, path, tok, n_tok, err);
 }
 
@@ -216,7 +216,7 @@ static void scan_file(struct lk_store *store, const char *name) {
     if (known) known->seen = true, known->size = e.size, known->last_used = e.last_used;
     pthread_mutex_unlock(&store->lock);
     if (known) return;
-    if (lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &err) == LK_OK) {
+    if (!lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &err)) {
         e.usable = e.n_tok > 0 && e.n_tok < (size_t)store->opts->n_ctx;
         lk_tokens_to_marked_text(store->opts->model, e.tok, e.n_tok, &e.text);
     } else {
@@ -266,7 +266,7 @@ static lk_status open_directories(struct lk_store *store, lk_err *err) {
     const char *given = store->opts->session_dir;
     enum { MAX_LEN = 3600 }; /* leaves room for file names */
     lk_status status = check_directory(given, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     char *real = realpath(given, NULL);
     if (!real || strlen(real) > MAX_LEN) {
         status = lk_fail(err, LK_E_IO, "cannot use %.200s: %s", given,
@@ -276,8 +276,7 @@ static lk_status open_directories(struct lk_store *store, lk_err *err) {
         snprintf(store->store_dir, sizeof store->store_dir, "%.3600s/%s", real, store_subdir);
     }
     free(real);
-    if (status == LK_OK && store->opts->store_bytes)
-        status = check_directory(store->store_dir, err);
+    if (!status && store->opts->store_bytes) status = check_directory(store->store_dir, err);
     return status;
 }
 
@@ -289,9 +288,9 @@ lk_status lk_store_open(struct lk_store **out, const struct lk_server_opts *opts
     store->metrics = metrics;
     pthread_mutex_init(&store->lock, NULL);
     lk_status status = open_directories(store, err);
-    if (status == LK_OK) remove_named_temporaries(store);
-    if (status == LK_OK && opts->store_bytes) status = scan_directory(store, err);
-    if (status != LK_OK)
+    if (!status) remove_named_temporaries(store);
+    if (!status && opts->store_bytes) status = scan_directory(store, err);
+    if (status)
         lk_store_close(store);
     else
         *out = store;
@@ -419,7 +418,7 @@ static lk_status write_entry_file(struct lk_store *store, const struct lk_slot *
     snprintf(e->name, sizeof e->name, "%016" PRIx64 "%s", drawn, suffixes[slot->is_prefix]);
     stored_path(store, e->name, path);
     lk_status status = lk_session_save(slot->session, NULL, path, err);
-    if (status != LK_OK) return status;
+    if (status) return status;
     if (lstat(path, &info) != 0)
         return lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     e->size = (uint64_t)info.st_size;
@@ -439,10 +438,10 @@ static lk_status save_new_entry(struct lk_store *store, const struct lk_slot *sl
     enforce_limit(store, max);
     pthread_mutex_unlock(&store->lock);
     lk_status status = init_entry(store, slot, &e, err);
-    if (status == LK_OK) status = write_entry_file(store, slot, &e, err);
+    if (!status) status = write_entry_file(store, slot, &e, err);
     pthread_mutex_lock(&store->lock);
-    if (status == LK_OK) remove_superseded(store, slot->stored, &e);
-    bool added = status == LK_OK && add_entry(store, &e);
+    if (!status) remove_superseded(store, slot->stored, &e);
+    bool added = !status && add_entry(store, &e);
     enforce_limit(store, 0);
     pthread_mutex_unlock(&store->lock);
     *bytes = e.size;
@@ -454,9 +453,9 @@ lk_status lk_store_save(struct lk_store *store, const struct lk_slot *slot, uint
                         lk_err *err) {
     *bytes = 0;
     lk_status status = scan_directory(store, err);
-    if (status == LK_OK && lk_store_should_save(store, slot->recipe, slot->tok, slot->n_tok))
+    if (!status && lk_store_should_save(store, slot->recipe, slot->tok, slot->n_tok))
         status = save_new_entry(store, slot, bytes, err);
-    if (status != LK_OK) report(store, err->msg);
+    if (status) report(store, err->msg);
     return status;
 }
 
@@ -472,9 +471,9 @@ lk_status lk_store_load(struct lk_store *store, lk_session *session, const char 
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (e) *bytes = e->size, e->last_used = to_nanoseconds(now), e->n_load++;
-    if (e && status != LK_OK && status != LK_E_NOMEM) e->usable = false;
+    if (e && status && status != LK_E_NOMEM) e->usable = false;
     pthread_mutex_unlock(&store->lock);
-    if (status != LK_OK) report(store, err->msg);
+    if (status) report(store, err->msg);
     return status;
 }
 

@@ -28,7 +28,7 @@ void lk_token_append_marked(const lk_model *model, int32_t tok, struct lk_buf *o
 static size_t count_begin(const lk_model *model, const int32_t *tok, size_t n_tok) {
     int32_t *begin = NULL;
     size_t n = 0;
-    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &begin, &n, NULL) == LK_OK &&
+    if (!lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &begin, &n, NULL) &&
         lk_tokens_common_prefix(begin, n, tok, n_tok) != n)
         n = 0;
     lk_tokens_free(begin);

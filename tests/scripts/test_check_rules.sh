@@ -23,6 +23,7 @@ printf '\n#include "cache/cache.h"\n' >>lib/base/log.c
 printf '\nint lk_planted(void) { return 1; }\n' >>lib/base/utf8.c
 printf '\nstatic   int planted( void ){return 1;}\n' >>lib/base/clock.c
 printf '\n#include "cache/cache.h"\n' >>programs/serve/http.c
+printf '\n#define planted(status) ((status) == LK_OK)\n' >>programs/serve/http.c
 cp lib/base/err.h programs/eval/err.h
 printf '\nThe rows of which the mean is\ntaken.\n\n[gone](no-such-file.md)\n' >>docs/README.md
 objects=build/CMakeFiles/lowkey.dir/lib/base # a circle of calls, as object files show it
@@ -52,6 +53,7 @@ expect "a phrase of the table in a comment" "^lib/base/ledger\.c:[0-9]+: 'anew'"
 expect "a phrase of the table in a document, over two lines" "^docs/README\.md:[0-9]+: '[a-z]* *of which'"
 expect "an include that points up" '^lib/base/log\.c:[0-9]+: lib/base must not include cache/cache\.h'
 expect "a program that looks inside the library" '^programs/serve/http\.c:[0-9]+: programs/serve must not include'
+expect "the other dialect of status" '^programs/serve/http\.c:[0-9]+: write .if \(status\)'
 expect "a function that no header declares" '^lib/base/utf8\.c:[0-9]+: lk_planted is not declared'
 expect "a dead link" '^docs/README\.md:[0-9]+: a link to no-such-file'
 expect "files that call each other in a circle" 'circle: lib/base/planted_a\.c -> lib/base/planted_b\.c \(lk_b\)'
