@@ -1,18 +1,9 @@
 /* LESS: the state against Eq. 3, the training graph against the state, and gradients against finite
  * differences. */
 #include "codec/half.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 #include "training/less_net.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static float *random_floats(struct random *r, size_t n, float scale) {
     float *x = malloc(n * sizeof *x);
@@ -137,7 +128,6 @@ static void check_state(struct random *r, struct lk_less_shape s, int n, int n_g
 }
 
 static void test_state(void **unused) {
-    (void)unused;
     struct random r = {1};
     check_state(&r, (struct lk_less_shape){1, 1, 8, 16, 8, 1, 1}, 20, 10, 0, 1);
     check_state(&r, (struct lk_less_shape){6, 2, 24, 33, 8, 6, 2}, 50, 49, 0, 1);
@@ -154,7 +144,6 @@ static void test_state(void **unused) {
 }
 
 static void test_empty_state(void **unused) {
-    (void)unused;
     struct lk_less_shape s = {1, 1, 4, 8, 2, 1, 1};
     float state[10] = {0}, phi[2] = {1, 2}, out[4], log_sum, mean[4] = {1, 2, 3, 4}, before = 5;
     lk_less_read(&s, state, phi, 0, out, &log_sum);
@@ -236,7 +225,6 @@ static void check_prompt(const struct simulated *s, const struct lk_less_policy 
 }
 
 static void test_policies(void **unused) {
-    (void)unused;
     struct random r = {3};
     float *q = random_floats(&r, HEADS * GROUP * N_TOK * D, 2),
           *k = random_floats(&r, HEADS * N_TOK * D, 1),
@@ -475,7 +463,6 @@ static void check_net(lk_model *model, struct lk_less_shape shape, int n_gone, i
 }
 
 static void test_net(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
     check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 6, 2}, 21, 0, 1, 11);
     check_net(model, (struct lk_less_shape){6, 2, 16, 24, 8, 2, 2}, 250, 0, 0.2f, 12);

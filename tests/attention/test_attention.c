@@ -4,20 +4,11 @@
 #include "attention/partition.h"
 #include "cache/k_up.h"
 #include "cache/project.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_basis.h"
+#include "test.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 struct setup {
     const char *recipe;
@@ -640,19 +631,16 @@ static void check_all(const struct lk_kernels *kernels, bool all_sizes, int n_ma
 }
 
 static void test_reference_kernels(void **state) {
-    (void)state;
     check_all(&lk_kernels_reference, false, 7, 1e-10); /* slow */
 }
 
 /* The kernels that this machine uses: integer queries and weights lose a little precision. */
 static void test_fastest_kernels(void **state) {
-    (void)state;
     check_all(lk_kernels_choose(NULL), true, 32, 3e-4);
 }
 
 /* Keys before RoPE with the kernels that this machine could use but does not choose. */
 static void test_slower_kernels(void **state) {
-    (void)state;
     static const char *const names[] = {"avx2", "avxvnni", "avx512"};
     const struct lk_kernels *best = lk_kernels_choose(NULL);
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
@@ -668,7 +656,6 @@ static void test_slower_kernels(void **state) {
 /* Prompts: many queries, and the first ones see only few rows. In f16 every kernel is exact up to
  * the rounding of floats. */
 static void test_prompts(void **state) {
-    (void)state;
     const struct lk_kernels *best = lk_kernels_choose(NULL), *avx2 = lk_kernels_choose("avx2"),
                             *kernels[] = {&lk_kernels_reference, best, avx2 == best ? NULL : avx2};
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
@@ -697,7 +684,6 @@ static double bytes_between(const struct lk_kv *s, int64_t from, int64_t to) {
  * rows are larger. It still has more bytes, because each row also has a fixed cost. With many
  * queries, all ranges have about the same number of rows. */
 static void test_ranges(void **state) {
-    (void)state;
     enum { ROWS = 4096, HEADS = 2, D = 64 };
     struct random r = {7};
     struct lk_cache_shape shape = {
@@ -746,7 +732,6 @@ static void test_ranges(void **state) {
 }
 
 static void test_alibi_slopes(void **state) {
-    (void)state;
     assert_float_equal(lk_alibi_slope(0, 8, 8), 0.5, 1e-7);
     assert_float_equal(lk_alibi_slope(7, 8, 8), 1.0 / 256, 1e-7);
     assert_float_equal(lk_alibi_slope(8, 12, 8), powf(2, -0.5f), 1e-6);

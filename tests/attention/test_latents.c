@@ -5,19 +5,9 @@
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 #include "cache/project.h"
-#include "support.h"
 #include "support_basis.h"
 #include "support_kv.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum {
     N_LAYER = 2,
@@ -159,7 +149,6 @@ static void project_and_back(const struct lk_basis *basis, int rank, const float
 }
 
 static void test_rows_are_projected(void **state) {
-    (void)state;
     static const struct {
         int group, share, rank; /* share in per cent; rank of a group */
     } row[] = {{1, 25, 8},  {1, 50, 16}, {2, 50, 32},  {2, 60, 40},
@@ -208,7 +197,6 @@ static void test_rows_are_projected(void **state) {
 /* Without a number in the recipe, each group has the sidecar's rank of its own, rounded. Bases may
  * be stored in any type. Caches of one store share what they read. */
 static void test_ranks_of_groups(void **state) {
-    (void)state;
     enum { N = 300 };
     static const int ranks[N_HEAD_KV] = {5, 32, 17, 24}, rounded[N_HEAD_KV] = {8, 32, 16, 24};
     for (int type = 0; type < LK_N_BASIS_TYPE; type++) {
@@ -274,7 +262,6 @@ static void test_ranks_of_groups(void **state) {
 /* K's up-projection exists once for all caches whose codec has no sigma, and components that no
  * recipe reads are not copied. */
 static void test_up_projection_is_shared(void **state) {
-    (void)state;
     static const char *const text[] = {"k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
                                        "k=latent50%(pre)+rot3(nomean) v=f16",
                                        "k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
@@ -320,7 +307,6 @@ static void test_up_projection_is_shared(void **state) {
 
 /* Truncating latents to a lower rank gives the same bits as projecting to that rank. */
 static void test_truncation_equals_projection(void **state) {
-    (void)state;
     struct random r = {3};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 8, 1, 1);
@@ -387,7 +373,6 @@ static void free_call(struct call *call) {
 
 /* A full-rank basis only costs f16 rounding. */
 static void test_full_rank_is_exact(void **state) {
-    (void)state;
     for (int group = 1; group <= N_HEAD_KV; group *= 2)
         for (int odd = 0; odd < 2; odd++) {
             struct random r = {7};
@@ -416,7 +401,6 @@ static void test_full_rank_is_exact(void **state) {
 
 /* TALE (Eq. 20-21) and Palu (section 3.3) fold up into W_O: W_O (up^T z) = (W_O up^T) z. */
 static void test_folded_output_is_equal(void **state) {
-    (void)state;
     struct random r = {21};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 8, 1, 0);
@@ -480,7 +464,6 @@ enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 /* Encoding a whole prompt gives the same counts as appending and aging, and rows that are as
  * exact. */
 static void test_prompt_equals_append_and_age(void **state) {
-    (void)state;
     static const int sizes[] = {2, 70, 300, 511};
     for (size_t i = 0; i < 4 * N_RECIPE; i++) {
         int n = sizes[i % 4];
@@ -534,7 +517,6 @@ static void test_prompt_equals_append_and_age(void **state) {
 /* Sinks stored as latents before RoPE, appended in portions of any size. Queries are observed in
  * the basis of the body, not of the sinks. */
 static void test_sinks_before_rope(void **state) {
-    (void)state;
     enum { N = 40 };
     double speed[D_HEAD / 2];
     struct lk_rope rope[2];
@@ -592,7 +574,6 @@ static void test_sinks_before_rope(void **state) {
 /* The pairs from n_fast on are within LK_FOLD_ERROR of a sum of n functions. The one before them is
  * not. */
 static void test_slow_pairs(void **state) {
-    (void)state;
     static const struct {
         double base;
         int n_pair, n_fast[LK_MAX_FOLD + 1];
@@ -628,7 +609,6 @@ static void test_slow_pairs(void **state) {
 }
 
 static void test_bytes_match_the_ledger(void **state) {
-    (void)state;
     for (int i = 0; i < N_RECIPE; i++) {
         struct random r = {i};
         struct bases b;
@@ -664,7 +644,6 @@ static void test_bytes_match_the_ledger(void **state) {
 /* A cache for given kernels stores only the forms of the up-projection of K that these kernels
  * read: floats for the reference kernels. A cache for any kernels stores all of them. */
 static void test_k_up_is_small(void **state) {
-    (void)state;
     static const struct {
         const char *recipe;
         int bits, code_bytes; /* code_bytes: per number */
@@ -718,7 +697,6 @@ static void test_k_up_is_small(void **state) {
 }
 
 static void test_error_messages(void **state) {
-    (void)state;
     static const struct {
         const char *recipe, *message;
         int n_comp, rank;
@@ -750,7 +728,6 @@ static void test_error_messages(void **state) {
 }
 
 static void test_any_allocation_may_fail(void **state) {
-    (void)state;
     struct random r = {5};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);

@@ -160,7 +160,6 @@ enum { N_RECIPE = sizeof recipes / sizeof *recipes };
 /* Every table reads the tiles that the rule chooses. Limit: rounding of queries and weights to 8
  * bits, as in tests/kernels/test_kernels.c. */
 static void test_rule(void **state) {
-    (void)state;
     char names[200];
     int n_left_out = 0, n_close = 0;
     double ignored = 0;
@@ -201,7 +200,6 @@ static void test_rule(void **state) {
 
 /* Threads change neither the choice nor the result, beyond rounding. */
 static void test_threads(void **state) {
-    (void)state;
     for (int i = 0; i < N_RECIPE; i++) {
         struct random r = {7 + i};
         struct world w = {.n_head_kv = 2, .group = 3, .n_row = 1300, .read = 0.2f};
@@ -225,7 +223,6 @@ static void test_threads(void **state) {
 
 /* A share of 100 % gives the same as no rule, and so do calls of many tokens. */
 static void test_everything_is_read(void **state) {
-    (void)state;
     for (int i = 0; i < N_RECIPE; i++)
         for (int n_tok = 1; n_tok <= MAX_NEW; n_tok += LK_DECODE_TOKENS) {
             struct random r = {70 + i};

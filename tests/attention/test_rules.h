@@ -5,16 +5,7 @@
 
 #include "attention/read.h"
 #include "cache/cache.h"
-#include "support.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { D = 32, MAX_THREADS = 4 };
 

@@ -2,18 +2,8 @@
  * the cache holds is compared with a plain sum over its decoded rows. */
 #include "attention/attention.h"
 #include "cache/cache.h"
-#include "support.h"
 #include "support_baselines.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { HEADS = 5, LATENT = 128, ROPE = 32, QUERY = LATENT + ROPE, MAX_TOK = 70, THREADS = 3 };
 
@@ -136,7 +126,6 @@ static void check_recipe(const char *text, const char *table, double limit) {
 
 /* Kernels round queries and weights of codes to 8 bits. */
 static void test_every_codec(void **state) {
-    (void)state;
     static const char *const codec[] = {"rot4", "rot1",  "rot3(mean,sigma)", "rot2(trellis)",
                                         "int8", "kivi4", "asym4(g32)",       "asym3(hadamard)",
                                         "hqq4", "rot8",  "kvquant3",         "kvarn4"};
@@ -154,7 +143,6 @@ static void test_every_codec(void **state) {
 
 /* K's codec is that of the rotary part, of at least 8 bits. The latents are held once. */
 static void test_bytes(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
     struct lk_cache *cache = new_cache("all: k=rot2 v=rot4", NULL, &ledger, &recipe);

@@ -2,18 +2,8 @@
  * the reconstructed rows, and, with a basis of full rank, to the same policy without latents. */
 #include "attention/attention.h"
 #include "cache/project.h"
-#include "support.h"
 #include "support_basis.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_HEAD = 8, N_HEAD_KV = 4, D = 32, WIDTH = N_HEAD_KV * D, N_TOK = 300 };
 
@@ -198,7 +188,6 @@ static const struct {
 };
 
 static void test_equals_plain_attention(void **state) {
-    (void)state;
     const struct lk_kernels *kernels[] = {&lk_kernels_reference, lk_kernels_choose(NULL)};
     for (size_t i = 0; i < 2 * sizeof plain_setups / sizeof *plain_setups; i++) {
         struct random r = {i};
@@ -236,7 +225,6 @@ static void test_equals_plain_attention(void **state) {
  * same way. With a permutation as basis, latents are the rows' own f16 numbers; other bases round
  * them differently. */
 static void test_full_rank_keeps_the_same_rows(void **state) {
-    (void)state;
     static const char *policies[] = {"h2o", "h2o(mean)", "tova", "tova(apart)", "newest", "random"};
     static const int single[] = {1, 1, 1};
     for (int i = 0; i < 6 * 4; i++) {
@@ -284,7 +272,6 @@ static void test_full_rank_keeps_the_same_rows(void **state) {
 
 /* A table for rows at any positions rotates like the table of a tile, and like single rows. */
 static void test_tables_at_any_positions(void **state) {
-    (void)state;
     struct random r = {3};
     static struct lk_rope rope;
     static float angles[LK_MAX_PAIR][2][LK_TILE];

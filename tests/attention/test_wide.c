@@ -1,14 +1,7 @@
 /* Latents of more channels than any head has. */
 #include "attention/attention.h"
 #include "cache/cache.h"
-#include "support.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static float *gaussians(struct random *r, size_t n) {
     float *x = malloc(n * sizeof *x);
@@ -19,7 +12,6 @@ static float *gaussians(struct random *r, size_t n) {
 /* 16 heads of 256 share latents of 2,048 channels and more. The basis keeps some channels, so that
  * rows with nothing else are reconstructed. */
 static void test_wide_latents(void **state) {
-    (void)state;
     enum { HEADS = 16, D = 256, ALL = HEADS * D, ROWS = 70, EVERY = 2 };
     static const char *const text[] = {"latent50%", "latent50%+rot4", "latent50%+int8",
                                        "k=latent50%(pre)+rot4(nomean) v=latent50%+rot3"};

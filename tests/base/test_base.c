@@ -4,22 +4,14 @@
 #include "base/atomic_file.h"
 #include "base/err.h"
 #include "base/ledger.h"
+#include "test.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static uint64_t held(const struct lk_ledger *ledger) {
     uint64_t sum = 0;
@@ -28,7 +20,6 @@ static uint64_t held(const struct lk_ledger *ledger) {
 }
 
 static void memory_is_aligned_and_zero(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     static const size_t size[] = {1, 63, 64, 65, 4096, 100003};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
@@ -43,7 +34,6 @@ static void memory_is_aligned_and_zero(void **state) {
 }
 
 static void bytes_are_counted_by_purpose(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     void *a = lk_alloc(&ledger, LK_FOR_CACHE, 1000);
     void *b = lk_alloc(&ledger, LK_FOR_OTHER, 64);
@@ -59,14 +49,12 @@ static void bytes_are_counted_by_purpose(void **state) {
 }
 
 static void releasing_null_does_nothing(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     lk_release(&ledger, LK_FOR_CACHE, NULL, 1000);
     assert_int_equal(held(&ledger), 0);
 }
 
 static void impossible_sizes_are_refused(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     assert_null(lk_alloc(&ledger, LK_FOR_CACHE, 0));
     assert_null(lk_alloc(&ledger, LK_FOR_CACHE, SIZE_MAX));
@@ -76,7 +64,6 @@ static void impossible_sizes_are_refused(void **state) {
 }
 
 static void the_limit_holds_over_all_purposes(void **state) {
-    (void)state;
     struct lk_ledger ledger = {.limit = 1024};
     void *a = lk_alloc(&ledger, LK_FOR_CACHE, 512);
     assert_non_null(a);
@@ -95,7 +82,6 @@ static void the_limit_holds_over_all_purposes(void **state) {
 }
 
 static void the_nth_allocation_fails_once(void **state) {
-    (void)state;
     for (int n = 1; n <= 4; n++) {
         struct lk_ledger ledger = {.fail_at = n};
         void *p[5];
@@ -112,7 +98,6 @@ static void the_nth_allocation_fails_once(void **state) {
 }
 
 static void growing_keeps_contents(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     void *p = NULL;
     assert_true(lk_grow(&ledger, LK_FOR_SCRATCH, &p, 0, 100));
@@ -125,7 +110,6 @@ static void growing_keeps_contents(void **state) {
 }
 
 static void refused_growth_changes_nothing(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     void *p = lk_alloc(&ledger, LK_FOR_SCRATCH, 100), *before = p;
     memset(p, 7, 100);
@@ -140,7 +124,6 @@ static void refused_growth_changes_nothing(void **state) {
 }
 
 static void foreign_memory_is_counted(void **state) {
-    (void)state;
     struct lk_ledger ledger = {.limit = 1000};
     assert_true(lk_ledger_add(&ledger, LK_FOR_WEIGHTS, 1000));
     assert_int_equal(lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS), 1000);
@@ -150,7 +133,6 @@ static void foreign_memory_is_counted(void **state) {
 }
 
 static void errors_are_a_status_and_a_line(void **state) {
-    (void)state;
     lk_err err = {0};
     assert_int_equal(lk_fail(&err, LK_E_FORMAT, "tensor %s has %d rows", "blk.0", 3), LK_E_FORMAT);
     assert_int_equal(err.code, LK_E_FORMAT);
@@ -161,7 +143,6 @@ static void errors_are_a_status_and_a_line(void **state) {
 }
 
 static void a_long_error_is_cut(void **state) {
-    (void)state;
     char text[2000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -171,7 +152,6 @@ static void a_long_error_is_cut(void **state) {
 }
 
 static void every_status_has_its_own_name(void **state) {
-    (void)state;
     const char *name[8];
     for (int i = 0; i < 8; i++) {
         name[i] = lk_status_name((lk_status)-i);
@@ -197,14 +177,12 @@ int fsync(int fd) {
 }
 
 static int open_folder(void **state) {
-    (void)state;
     if (!mkdtemp(folder)) return -1;
     snprintf(name, sizeof name, "%s/file", folder);
     return 0;
 }
 
 static int remove_folder(void **state) {
-    (void)state;
     unlink(name);
     return rmdir(folder); /* fails if any file is left */
 }
@@ -230,7 +208,6 @@ static void assert_file_is(const char *text) {
 
 /* With few descriptors left, one of the later steps fails. */
 static void a_failed_file_leaves_the_older(void **state) {
-    (void)state;
     struct rlimit limit;
     assert_int_equal(write_file("old"), LK_OK);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -250,7 +227,6 @@ static void a_failed_file_leaves_the_older(void **state) {
 }
 
 static void a_folder_that_cannot_be_read_is_refused_first(void **state) {
-    (void)state;
     enum { NOBODY = 65534 }; /* permissions do not restrict root */
     bool root = geteuid() == 0;
     if (root && (chown(folder, NOBODY, (gid_t)-1) || seteuid(NOBODY))) skip();
@@ -265,7 +241,6 @@ static void a_folder_that_cannot_be_read_is_refused_first(void **state) {
 }
 
 static void file_systems_may_not_sync_folders(void **state) {
-    (void)state;
     const int unable[] = {EINVAL, ENOTSUP};
     for (int i = 0; i < 2; i++) {
         folder_errno = unable[i];
@@ -288,7 +263,6 @@ static mode_t mode_of_file(void) {
 }
 
 static void files_are_private_or_follow_the_umask(void **state) {
-    (void)state;
     struct lk_atomic_file f;
     mode_t before = umask(027);
     assert_int_equal(lk_atomic_file_open(&f, name, NULL), LK_OK);
@@ -301,7 +275,6 @@ static void files_are_private_or_follow_the_umask(void **state) {
 }
 
 static void shared_memory_is_counted_once(void **state) {
-    (void)state;
     struct lk_ledger common = {0}, a = {.common = &common}, b = {.common = &common, .limit = 1000};
     void *p = lk_alloc(&a, LK_FOR_CACHE, 640);
     assert_non_null(p);
@@ -323,7 +296,6 @@ static void shared_memory_is_counted_once(void **state) {
 }
 
 static void checking_a_file_leaves_nothing(void **state) {
-    (void)state;
     lk_err err = {0};
     char bad[128];
     assert_int_equal(lk_atomic_file_check(name, &err), LK_OK);
@@ -339,7 +311,6 @@ static void checking_a_file_leaves_nothing(void **state) {
 }
 
 static void a_file_has_one_writer(void **state) {
-    (void)state;
     struct lk_atomic_file first, second;
     lk_err err = {0};
     assert_int_equal(lk_atomic_file_open(&first, name, &err), LK_OK);

@@ -1,13 +1,6 @@
 /* The closest name to a misspelled word. */
 #include "base/closest.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static const char *closest(const char *word) {
     static const char *const name[] = {"max-memory", "kv", "ctx", "stats", "session", "seed"};
@@ -17,7 +10,6 @@ static const char *closest(const char *word) {
 }
 
 static void misspelled_words_find_their_name(void **state) {
-    (void)state;
     assert_string_equal(closest("max_memory"), "max-memory");
     assert_string_equal(closest("maxmemory"), "max-memory");
     assert_string_equal(closest("MAX-MEMROY"), "max-memory"); /* exchanged letters are one edit */
@@ -28,7 +20,6 @@ static void misspelled_words_find_their_name(void **state) {
 }
 
 static void other_words_find_nothing(void **state) {
-    (void)state;
     static char long_word[200];
     memset(long_word, 'a', sizeof long_word - 1);
     assert_null(closest(""));
@@ -38,7 +29,6 @@ static void other_words_find_nothing(void **state) {
 }
 
 static void the_first_of_equals_wins(void **state) {
-    (void)state;
     struct lk_closest search = {.word = "best-5", .len = 6};
     lk_closest_offer(&search, "best-4");
     lk_closest_offer(&search, "best-3");

@@ -5,24 +5,16 @@
 #endif
 #include "base/cpus.h"
 #include "support_files.h"
+#include "test.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char root[] = "/tmp/lowkey-cpus-XXXXXX";
 
 static void write_file(const char *name, const char *text) { write_file_below(root, name, text); }
 
 static int remove_files(void **state) {
-    (void)state;
     remove_system_below(root);
     return 0;
 }
@@ -30,7 +22,6 @@ static int remove_files(void **state) {
 static double quota(void) { return lk_cpus_read(root).quota; }
 
 static void no_quota(void **state) {
-    (void)state;
     assert_true(quota() == 0.0);
     write_file("/proc/self/cgroup", "3:cpu,cpuacct:/one\n0::/\nnonsense\n");
     assert_true(quota() == 0.0);
@@ -41,7 +32,6 @@ static void no_quota(void **state) {
 }
 
 static void quota_of_version_2(void **state) {
-    (void)state;
     write_file("/proc/self/cgroup", "0::/user/one\n");
     write_file("/sys/fs/cgroup/user/one/cpu.max", "150000 100000\n");
     assert_true(quota() == 1.5);
@@ -52,7 +42,6 @@ static void quota_of_version_2(void **state) {
 }
 
 static void quota_of_version_1(void **state) {
-    (void)state;
     write_file("/proc/self/cgroup", "4:cpuset:/x\n3:cpu,cpuacct:/docker/one\n");
     write_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n"); /* as a container sees its own */
     write_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -60,7 +49,6 @@ static void quota_of_version_1(void **state) {
 }
 
 static void threads_are_never_more(void **state) {
-    (void)state;
     static const struct {
         int allowed;
         double quota;
@@ -75,7 +63,6 @@ static void threads_are_never_more(void **state) {
 
 /* Like `taskset`. */
 static void affinity_is_counted(void **state) {
-    (void)state;
     cpu_set_t before, one;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     assert_int_equal(lk_cpus_read(root).allowed, CPU_COUNT(&before));

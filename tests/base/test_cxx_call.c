@@ -1,19 +1,12 @@
 /* Errors of ggml and of C++ as values: out of memory, failed assertions. What stays an abort. */
 #include "base/cxx_call.h"
+#include "test.h"
 
 #include "ggml.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* Missing if llama.cpp is an installed package (docs/dependencies.md). */
 extern char lk_ggml_unwinds __attribute__((weak));
@@ -29,7 +22,6 @@ static void skip_without_unwinding(void) {
 static void count_call(void *arg) { ++*(int *)arg; }
 
 static void test_returns(void **state) {
-    (void)state;
     int n = 0;
     assert_int_equal(lk_cxx_call(count_call, &n, NULL), LK_OK);
     assert_int_equal(lk_cxx_compute(count_call, &n, NULL), LK_OK);
@@ -38,7 +30,6 @@ static void test_returns(void **state) {
 
 /* ggml asserts that it got the memory. */
 static void alloc_too_much(void *arg) {
-    (void)arg;
     ggml_init((struct ggml_init_params){.mem_size = (size_t)1 << 60});
 }
 
@@ -50,7 +41,6 @@ static void add_unequal_tensors(void *arg) {
 }
 
 static void test_out_of_memory(void **state) {
-    (void)state;
     skip_without_unwinding();
     for (int i = 0; i < 2; i++) {
         lk_err err = {0};
@@ -60,7 +50,6 @@ static void test_out_of_memory(void **state) {
 }
 
 static void test_assertion(void **state) {
-    (void)state;
     skip_without_unwinding();
     struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = 1 << 16});
     lk_err err = {0};
@@ -78,7 +67,6 @@ static void call_inner(void *arg) {
 }
 
 static void test_nested(void **state) {
-    (void)state;
     skip_without_unwinding();
     int inner = LK_OK;
     assert_int_equal(lk_cxx_call(call_inner, &inner, NULL), LK_E_NOMEM);
@@ -103,7 +91,6 @@ static int signal_of(lk_status (*call)(void (*)(void *), void *, lk_err *)) {
 
 /* A failed assertion ends the process outside of these calls, and while a graph is computed. */
 static void test_aborts(void **state) {
-    (void)state;
     skip_without_unwinding();
     assert_int_equal(signal_of(lk_cxx_call), 0);
     assert_int_equal(signal_of(lk_cxx_compute), SIGABRT);

@@ -1,14 +1,9 @@
 /* Waiting for other threads: no change is missed, and a long wait takes no processor time. */
 #include "base/clock.h"
 #include "base/spin_wait.h"
+#include "test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 /* Many more threads than processors pass a turn around: thread i waits until `turn` is i. If a wake
  * was missed, the test would not end. */
@@ -28,7 +23,6 @@ static void *pass_turn(void *arg) {
 }
 
 static void no_wake_is_missed(void **state) {
-    (void)state;
     pthread_t thread[N_THREAD];
     for (size_t i = 0; i < N_THREAD; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, pass_turn, (void *)i), 0);
@@ -53,7 +47,6 @@ static void *wait_long(void *arg) {
 }
 
 static void a_long_wait_sleeps(void **state) {
-    (void)state;
     struct waiter waiter = {0};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, wait_long, &waiter), 0);
@@ -66,7 +59,6 @@ static void a_long_wait_sleeps(void **state) {
 }
 
 static void a_change_in_the_past_is_seen(void **state) {
-    (void)state;
     int value = 5;
     lk_ggml_wait(&value, 4); /* returns at once */
     assert_int_equal(value, 5);

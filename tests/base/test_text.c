@@ -1,18 +1,9 @@
 /* Growing buffers, UTF-8 and decimal numbers. */
 #include "base/buf.h"
 #include "base/utf8.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static void buffers_grow(void **state) {
-    (void)state;
     struct lk_buf buf = {0};
     char expect[4000] = "";
     assert_string_equal(lk_buf_cstr(&buf), "");
@@ -43,7 +34,6 @@ static void buffers_grow(void **state) {
 }
 
 static void buffers_have_a_limit(void **state) {
-    (void)state;
     struct lk_buf buf = {.max = 10};
     lk_buf_append_str(&buf, "0123456789");
     assert_false(buf.failed);
@@ -74,7 +64,6 @@ static size_t encode(uint32_t code, char *s) {
 }
 
 static void every_code_point_is_decoded(void **state) {
-    (void)state;
     for (uint32_t code = 0; code < 0x120000; code++) {
         bool valid = code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff);
         char s[5] = "";
@@ -89,7 +78,6 @@ static void every_code_point_is_decoded(void **state) {
 }
 
 static void broken_sequences_are_found(void **state) {
-    (void)state;
     static const struct {
         const char *text;
         int first; /* result of lk_utf8_decode */
@@ -122,7 +110,6 @@ static void broken_sequences_are_found(void **state) {
 }
 
 static void decimals_have_no_trailing_zeros(void **state) {
-    (void)state;
     static const struct {
         unsigned thousandths;
         const char *text;

@@ -5,16 +5,7 @@
 #include "codec/hadamard.h"
 #include "codec/half.h"
 #include "support_baselines.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { D = 64, MAX_ROWS = LK_KVQUANT_ROWS };
 
@@ -63,7 +54,6 @@ static struct lk_codec with_bits(const char *word, int bits) {
 /* The sum of |error|^p, p = 0.7, which HQQ minimizes, gets smaller on rows whose many small
  * differences from an offset do not lie on a level. A zero point may lie between integers. */
 static void hqq_solves_its_problem(void **state) {
-    (void)state;
     for (int bits = 2; bits <= 4; bits += 2) {
         double sum[2] = {0, 0}, mean_error[2] = {0, 0};
         int between = 0;
@@ -94,7 +84,6 @@ static void hqq_solves_its_problem(void **state) {
 /* Values that are far from all others of their channel (K) or token (V) come back as f16, and leave
  * the range to the others. */
 static void kvquant_outliers_are_exact(void **state) {
-    (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int d = 8; d <= 256; d *= 2) {
             struct lk_codec codec = with_bits("kvquant4", 4);
@@ -123,7 +112,6 @@ static void kvquant_outliers_are_exact(void **state) {
 /* k-means puts the levels where the values are, and outliers leave the range: on Gaussian values
  * the error is below that of KIVI's even levels. */
 static void kvquant_levels_fit(void **state) {
-    (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 4; bits += 2) {
             struct lk_codec codec = with_bits("kvquant4", bits);
@@ -147,7 +135,6 @@ static void kvquant_levels_fit(void **state) {
 
 /* A damaged file may have any index: rows are decoded within their bounds. */
 static void kvquant_indices_are_bounded(void **state) {
-    (void)state;
     for (int side = LK_K; side <= LK_V; side++) {
         struct lk_codec codec = with_bits("kvquant4", 2);
         struct lk_part part = {&codec, side, D, LK_KVQUANT_ROWS, NULL};
@@ -237,7 +224,6 @@ static double plain_kvarn(enum lk_side side, int bits, int d) {
 
 /* The same error as the plain account, up to the rounding of scales to f16 and near ties. */
 static void kvarn_formula(void **state) {
-    (void)state;
     static const int widths[] = {8, 24, 64, 80, 128};
     for (int side = LK_K; side <= LK_V; side++)
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
@@ -256,7 +242,6 @@ static void kvarn_formula(void **state) {
 
 /* Small tokens keep a small error next to large ones: what the normalization is for. */
 static void kvarn_normalizes_tokens(void **state) {
-    (void)state;
     double relative[2] = {0, 0};
     struct lk_codec codec[] = {with_bits("kvarn4", 4),
                                {.coding = LK_KIVI, .bits = 4, .group = 128}};
@@ -278,7 +263,6 @@ static void kvarn_normalizes_tokens(void **state) {
 
 /* NaN counts as 0 and infinities as large numbers, as in all codecs, and equal rows stay equal. */
 static void kvarn_edges(void **state) {
-    (void)state;
     static unsigned char other[sizeof head];
     for (int side = LK_K; side <= LK_V; side++) {
         struct lk_codec codec = with_bits("kvarn4", 3);
@@ -321,7 +305,6 @@ static void kvarn_edges(void **state) {
 /* As if rotated values beyond the percentile of the row's magnitudes had been clamped before they
  * are stored as asym. */
 static void oscar_clips_rotated_rows(void **state) {
-    (void)state;
     static unsigned char clamped_head[sizeof head];
     struct lk_codec codec = baseline_codec("oscar2"), plain = {.coding = LK_ASYM, .bits = 2};
     struct lk_part part = {&plain, LK_V, 41 * 8, LK_TILE, NULL};
@@ -356,7 +339,6 @@ static void oscar_clips_rotated_rows(void **state) {
 /* Values on the levels come back exactly. The error of Gaussian rows is that of the published
  * levels. */
 static void nf4_levels(void **state) {
-    (void)state;
     static const float level[] = {-1.0f, -0.3949175f, 0.0f, 0.1609302f, 0.7229568f, 1.0f};
     struct lk_codec codec = baseline_codec("nf4");
     for (int i = 0; i < LK_TILE * 96; i++)
@@ -385,7 +367,6 @@ static bool parse_none(const char *word, lk_codec_param *param) {
 }
 
 static void registering(void **state) {
-    (void)state;
     static lk_codec_ops ops[2 * LK_CODEC_MAX_ADDED];
     lk_err err;
     struct lk_codec codec;

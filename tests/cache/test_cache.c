@@ -1,18 +1,9 @@
 /* Guarantees of the cache: rows keep their order, counts predict what happens, memory is counted,
  * prepared steps allocate nothing, and a failed allocation is only an error. */
 #include "cache/cache.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_kv.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_LAYER = 2, N_HEAD_KV = 2, D_HEAD = 128, N_CHANNEL = N_HEAD_KV * D_HEAD };
 
@@ -88,7 +79,6 @@ static double max_error(const char *text) {
 }
 
 static void test_rows_keep_their_order(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {i};
@@ -128,7 +118,6 @@ static void test_rows_keep_their_order(void **state) {
 
 /* The arithmetic on counts predicts how rows move. After lk_cache_prepare nothing is allocated. */
 static void test_counts_predict_moves(void **state) {
-    (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
     struct lk_cache_shape shape = {.n_layer = N_LAYER,
                                    .n_head_kv = N_HEAD_KV,
@@ -170,7 +159,6 @@ static void test_counts_predict_moves(void **state) {
 /* A level collects 256 rows for its statistics once. A residual of K empties the level above it,
  * which then takes rows again as soon as they make a batch. */
 static void test_statistics_are_collected_once(void **state) {
-    (void)state;
     enum { N = 1200, BEFORE = 400 };
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
@@ -195,7 +183,6 @@ static void test_statistics_are_collected_once(void **state) {
 }
 
 static void test_bytes_match_the_ledger(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {i};
@@ -227,7 +214,6 @@ static void test_bytes_match_the_ledger(void **state) {
 }
 
 static void test_any_allocation_may_fail(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct random r = {5};
     float *x = random_rows(&r, 128);
@@ -258,7 +244,6 @@ static void test_any_allocation_may_fail(void **state) {
 }
 
 static void test_truncate(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
@@ -282,7 +267,6 @@ static void test_truncate(void **state) {
 }
 
 static void test_unsupported_heads(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = 1, .d_head = 80};
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
@@ -297,7 +281,6 @@ static void test_unsupported_heads(void **state) {
 
 /* Without a body exactly the sinks and the window are held, and memory stays constant. */
 static void test_no_body(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;
@@ -335,7 +318,6 @@ static void test_no_body(void **state) {
 /* Encoding a whole prompt gives the same counts as appending it at once and aging it. Rows that are
  * encoded once have the same bits; others are at least as exact. */
 static void test_prompt_equals_append_and_age(void **state) {
-    (void)state;
     uint8_t is_swa[N_LAYER] = {0, 1};
     struct lk_cache_shape shape = {.n_layer = N_LAYER,
                                    .n_head_kv = N_HEAD_KV,
@@ -394,7 +376,6 @@ static void test_prompt_equals_append_and_age(void **state) {
 
 /* After a failed allocation the cache can be cleared and used again. */
 static void test_prompt_without_memory(void **state) {
-    (void)state;
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (uint64_t nth = 1; nth < 100; nth++) {
         struct lk_ledger ledger = {0};

@@ -2,18 +2,8 @@
  * afterwards. */
 #include "engine/session_state.h"
 #include "model/blocks.h"
-#include "support.h"
 #include "support_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* limit: ggml reads gelu from an f16 table. There another order of sums changes an activation by up
  * to 2^-11 of itself. */
@@ -25,7 +15,6 @@ static const struct {
 /* While a recipe has room for all rows, it equals the full cache up to the order of sums, over a
  * prompt and decoding steps. */
 static void test_equals_full_cache(void **state) {
-    (void)state;
     enum { N = 300, PROMPT = 200 };
     static const char *recipes[] = {"sink 4: f16; body: none; window 600: f16",
                                     "body: none; window 300: f16",
@@ -60,7 +49,6 @@ static void test_equals_full_cache(void **state) {
 
 /* Thousands of tokens in a small cache: memory stays constant and matches the ledger. */
 static void test_memory_is_constant(void **state) {
-    (void)state;
     enum { N = 4000, STEADY = 700 };
     static const char *recipes[] = {
         "lambda", "sink 4: f16; body: none; recent 128: rot4; window 64: f16",
@@ -94,7 +82,6 @@ static void test_memory_is_constant(void **state) {
 
 /* After a reservation, steps allocate nothing. */
 static void test_steps_allocate_nothing(void **state) {
-    (void)state;
     enum { PROMPT = 300, N = 500 };
     static const char *recipes[] = {"h2o", "tova", "streaming",
                                     "keep 20% by h2o: rot4; window 32: f16", NULL};
@@ -214,7 +201,6 @@ static void compare_rows(const struct simulation *a, const lk_session *s, const 
 }
 
 static void test_real_attention_decides(void **state) {
-    (void)state;
     enum { PROMPT = 90, N = 260, KEEP = 30, WINDOW = 12 };
     static const char *recipes[] = {"keep 30 by h2o; window 12: f16",
                                     "keep 30 by tova; window 12: f16", NULL};
@@ -264,7 +250,6 @@ static void test_real_attention_decides(void **state) {
 /* A query that ggml rotated for one position and that is rotated back equals what ggml computes for
  * the earlier position. */
 static void test_unrotate_query(void **state) {
-    (void)state;
     enum { HEADS = 3 };
     struct random r = {12};
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
@@ -314,7 +299,6 @@ static void test_unrotate_query(void **state) {
 
 /* In a model with one layer, shifted sinks and a window equal a full cache of only these tokens. */
 static void test_shifted_sinks(void **state) {
-    (void)state;
     enum { N = 400, SINKS = 4, WINDOW = 60 };
     static const char *kinds[] = {"llama", "qwen2", "bloom", NULL};
     for (int i = 0; kinds[i]; i++) {

@@ -1,16 +1,9 @@
 /* The ledger matches the memory of the process: resident memory of caches of 32,768 tokens. */
 #include "cache/cache.h"
-#include "support.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     N_TOK = 32768,
@@ -71,7 +64,6 @@ static double fill_in_child(const char *text, double *growth) {
 }
 
 static void test_ledger_matches_resident_memory(void **state) {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); /* red zones and shadow memory are not counted */
 #endif

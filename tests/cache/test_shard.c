@@ -1,13 +1,6 @@
 /* Which rows a rank holds, against a plain account of every row. */
 #include "cache/kv.h"
-#include "support.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_ROW = 5000 };
 
@@ -52,7 +45,6 @@ static int plain_owner(const struct lk_kv *kv, int64_t index) {
 }
 
 static void test_rows(void **state) {
-    (void)state;
     struct random r = {1};
     for (int round = 0; round < 60; round++) {
         struct lk_kv kv;
@@ -80,7 +72,6 @@ static void test_rows(void **state) {
 
 /* A block has one owner: that of all its rows. Blocks and rows of a level are counted right. */
 static void test_blocks(void **state) {
-    (void)state;
     struct random r = {2};
     for (int round = 0; round < 300; round++) {
         struct lk_kv kv;

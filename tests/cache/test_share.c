@@ -2,18 +2,11 @@
  * a cache holds that never shared. Shared bytes are counted once, and the last owner frees them. */
 #include "cache/cache.h"
 #include "cache/equalizer.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_basis.h"
+#include "test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum {
     N_LAYER = 2,
@@ -248,7 +241,6 @@ static void truncate_step(struct family *f, struct node *node, int64_t n) {
 }
 
 static void test_sharing_changes_nothing(void **state) {
-    (void)state;
     static struct family f;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {i};
@@ -280,7 +272,6 @@ static void test_sharing_changes_nothing(void **state) {
 
 /* Memory reserved after copying is enough, including copies of blocks that single rows cause. */
 static void test_reserved_rows_allocate_nothing(void **state) {
-    (void)state;
     static struct family f;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         for (int n_first = 63; n_first < 400; n_first += 111) {
@@ -305,7 +296,6 @@ static void test_reserved_rows_allocate_nothing(void **state) {
 
 /* Truncating ends a reservation, because another block may have to be copied then. */
 static void test_truncate_ends_reservation(void **state) {
-    (void)state;
     static struct family f;
     open_family(&f, "body: f16", 3);
     for (int n = 0; n < 2; n++) open_node(&f, &f.node[n]);
@@ -324,7 +314,6 @@ static void test_truncate_ends_reservation(void **state) {
 /* Any allocation may fail while a cache is copied, or while a step that copies blocks is prepared.
  * The original still holds what it held, and in the end everything is freed. */
 static void test_without_memory(void **state) {
-    (void)state;
     static struct family f;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
         struct random r = {i};
@@ -382,7 +371,6 @@ static void *run_steps(void *user) {
 
 /* Caches that share run in parallel threads, and each stops sharing blocks at its own pace. */
 static void test_threads_share(void **state) {
-    (void)state;
     static struct family f;
     static const char *const some[] = {"best-3", "h2o", "selective"};
     for (int i = 0; i < 3; i++) {
@@ -411,7 +399,6 @@ static void test_threads_share(void **state) {
 
 /* A limit includes borrowed bytes. Without a common ledger nothing is shared. */
 static void test_limits(void **state) {
-    (void)state;
     static struct family f;
     struct random r = {3};
     open_family(&f, "best-3", 3);

@@ -3,18 +3,9 @@
  * Steps and prompts are compared with a plain account of rows. */
 #include "cache/cache.h"
 #include "cache/project.h"
-#include "support.h"
 #include "support_basis.h"
 #include "support_kv.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_HEAD = 4, D_HEAD = 32, WIDTH = N_HEAD * D_HEAD, MAX_TOKENS = 480 };
 
@@ -316,7 +307,6 @@ static void start_account(const struct under_test *s, struct account *p) {
 }
 
 static void test_steps(void **state) {
-    (void)state;
     for (int i = 0; i < N_SETUP; i++) {
         static struct under_test s;
         static struct account p;
@@ -345,7 +335,6 @@ static int compare_ints(const void *a, const void *b) { return *(const int *)a -
 
 /* A prompt keeps what evicting its rows one by one keeps, and reports the others in order. */
 static void test_prompts(void **state) {
-    (void)state;
     for (int i = 0; i < N_SETUP; i++) {
         static struct under_test s;
         static struct account p;
@@ -383,7 +372,6 @@ static void test_prompts(void **state) {
 
 /* Heads of a unit add up; other heads do not matter. */
 static void test_policy_sums_units(void **state) {
-    (void)state;
     const float score[] = {1, 2, 4, 8, 16, 32, 64, 128};
     struct lk_policy_rows rows = {.score = score, .n_head = 4, .unit = 2, .n_tok = 11};
     struct lk_policy h2o = {.kind = LK_POLICY_H2O}, mean = {.kind = LK_POLICY_H2O, .mean = true},

@@ -2,14 +2,7 @@
 #include "serve/anthropic.h"
 #include "serve/ollama.h"
 #include "serve/openai_responses.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static json_t *convert_anthropic(const json_t *body, struct lk_api_error *error) {
     return lk_anthropic_to_chat(body, false, error);
@@ -58,7 +51,6 @@ static void expect_refused(convert_fn *convert, const char *given, const char *n
 #define USER "{'role': 'user', 'content': 'a'}"
 
 static void anthropic_messages(void **state) {
-    (void)state;
     expect_converted(convert_anthropic, "{'max_tokens': 3, 'messages': [" USER "]}",
                      "{'max_tokens': 3, 'messages': [" USER "]}");
     /* System blocks are joined; a reminder right after them belongs to them. */
@@ -84,7 +76,6 @@ static void anthropic_messages(void **state) {
 }
 
 static void anthropic_fields(void **state) {
-    (void)state;
     expect_converted(
         convert_anthropic,
         "{'model': 'claude', 'max_tokens': 3, 'stop_sequences': ['s'], 'temperature': 1, 'top_k': "
@@ -110,7 +101,6 @@ static void anthropic_fields(void **state) {
 }
 
 static void anthropic_refuses(void **state) {
-    (void)state;
     static const struct {
         const char *body, *named;
     } bad[] = {
@@ -143,7 +133,6 @@ static void anthropic_refuses(void **state) {
 }
 
 static void responses_input(void **state) {
-    (void)state;
     expect_converted(lk_openai_responses_to_chat,
                      "{'model': 'm', 'instructions': 'x', 'input': 'a', 'max_output_tokens': 3}",
                      "{'model': 'm', 'max_tokens': 3, 'messages': [{'role': 'system', 'content': "
@@ -191,7 +180,6 @@ static void responses_input(void **state) {
 }
 
 static void responses_refuses(void **state) {
-    (void)state;
     static const struct {
         const char *body, *named;
     } bad[] = {{"{}", "'input'"},
@@ -214,7 +202,6 @@ static void responses_refuses(void **state) {
 }
 
 static void ollama_bodies(void **state) {
-    (void)state;
     expect_converted(
         lk_ollama_chat_to_openai,
         "{'model': 'x:latest', 'keep_alive': '5m', 'think': false, 'options': {'num_ctx': 4096, "
@@ -247,7 +234,6 @@ static void ollama_bodies(void **state) {
 }
 
 static void ollama_refuses(void **state) {
-    (void)state;
     static const struct {
         const char *body, *named;
     } bad[] = {

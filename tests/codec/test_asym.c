@@ -3,16 +3,7 @@
 #include "codec/asym.h"
 #include "codec/hadamard.h"
 #include "codec/half.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { D = 64, MAX_ROWS = LK_TILE };
 
@@ -64,7 +55,6 @@ static float expected_asym(const float *y, int n, int at, int bits) {
 }
 
 static void asym_formula(void **state) {
-    (void)state;
     static const int widths[] = {32, 64, 96, 128, 256}, groups[] = {0, 32, 64, 128};
     for (int k = 0; k < 5 * 4 * 7 * 2; k++) {
         int d = widths[k % 5], group = groups[k / 5 % 4], bits = 2 + k / 20 % 7;
@@ -91,7 +81,6 @@ static void asym_formula(void **state) {
 /* Rows far from zero and rows of equal values. The scale is bounded from below, so the error is at
  * most that of half a step of max / 1024, and of the scale's rounding to f16. */
 static void zero_points_far_away(void **state) {
-    (void)state;
     for (int bits = 2; bits <= 8; bits++)
         for (int width = 0; width <= 32; width += 32) {
             struct lk_codec codec = {
@@ -107,7 +96,6 @@ static void zero_points_far_away(void **state) {
 
 /* One large channel takes the range of a row. The rotation spreads it: Palu, Table 7. */
 static void hadamard_helps_with_outliers(void **state) {
-    (void)state;
     double error[2];
     for (int i = 0; i < LK_TILE * 96; i++) x[i] = gaussian() * (i % 96 == 0 ? 40 : 1);
     for (int hadamard = 0; hadamard < 2; hadamard++) {

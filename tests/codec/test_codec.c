@@ -8,17 +8,7 @@
 #include "codec/kivi.h"
 #include "codec/rot.h"
 #include "support_baselines.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { MAX_ROWS = 128, GUARD = 64 };
 
@@ -38,7 +28,6 @@ static float laplace(void) {
 }
 
 static int setup(void **state) {
-    (void)state;
     random_state = 1;
     return 0;
 }
@@ -135,7 +124,6 @@ static double dot(const float *a, const float *b, int n) {
 /* ---- rotation ---- */
 
 static void rotation_is_orthonormal_and_inverted(void **state) {
-    (void)state;
     for (int n = 1; n <= LK_MAX_D_HEAD; n += n < 256 ? 1 : 96) {
         float x[LK_MAX_D_HEAD], y[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD], b[LK_MAX_D_HEAD];
         fill(x, n, gaussian);
@@ -157,7 +145,6 @@ static void rotation_is_orthonormal_and_inverted(void **state) {
 }
 
 static void rotation_spreads_one_channel_evenly(void **state) {
-    (void)state;
     /* A Hadamard matrix exists for these, so each entry is +-1/sqrt(n). */
     static const int orders[] = {8,   16,  24,  40,  56,  64,  72,  80,  88, 96,
                                  112, 120, 128, 160, 192, 224, 240, 248, 256};
@@ -175,7 +162,6 @@ static void rotation_spreads_one_channel_evenly(void **state) {
 /* ---- packing ---- */
 
 static void codes_survive_packing(void **state) {
-    (void)state;
     static uint8_t code[LK_TILE][LK_MAX_D_HEAD], tile[LK_TILE * LK_MAX_D_HEAD + GUARD];
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 1; bits <= 8; bits++)
@@ -198,7 +184,6 @@ static void codes_survive_packing(void **state) {
 }
 
 static void sizes_are_exact_and_not_exceeded(void **state) {
-    (void)state;
     static struct variant variant[MAX_VARIANT];
     static float x[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
     static unsigned char mem[2 * MAX_ROWS * LK_MAX_D_HEAD + 2 * GUARD];
@@ -235,7 +220,6 @@ static void sizes_are_exact_and_not_exceeded(void **state) {
 }
 
 static void rows_and_blocks_encode_alike(void **state) {
-    (void)state;
     static struct variant variant[MAX_VARIANT];
     static float x[MAX_ROWS * LK_MAX_D_HEAD];
     static unsigned char once[MAX_ROWS * LK_MAX_D_HEAD], rows[MAX_ROWS * LK_MAX_D_HEAD];
@@ -266,7 +250,6 @@ static void rows_and_blocks_encode_alike(void **state) {
 }
 
 static void blocks_and_refusals(void **state) {
-    (void)state;
     struct lk_codec f16 = {.coding = LK_F16, .bits = 16},
                     kivi = {.coding = LK_KIVI, .bits = 2, .group = 64};
     struct lk_codec rot = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
@@ -304,7 +287,6 @@ static void blocks_and_refusals(void **state) {
 
 /* To the nearest f16: within 2^-11 of a normal value. One bit less would be within 2^-10. */
 static void f16_rounds_to_nearest(void **state) {
-    (void)state;
     enum { D = 128 };
     static float x[LK_TILE * D], got[LK_TILE * D];
     static uint16_t head[LK_TILE * D];
@@ -317,7 +299,6 @@ static void f16_rounds_to_nearest(void **state) {
 }
 
 static void int8_formula(void **state) {
-    (void)state;
     struct lk_codec codec = {.coding = LK_INT8, .bits = 8};
     for (int side = LK_K; side <= LK_V; side++)
         for (int k = 0; k < N_D_HEAD; k++) {
@@ -354,7 +335,6 @@ static float kivi_expect(const float *x, int n, int step, int at, int bits) {
 /* A row that replaces one of a kivi block of K uses the block's ranges: no other row changes, and
  * over many replacements the rows are nearly as accurate as rows that were encoded together. */
 static void kivi_replaces_rows(void **state) {
-    (void)state;
     enum { D = 64, ROUNDS = 20 };
     static float x[128 * D], back[128 * D], now[128 * D];
     for (int i = 0; i < 6; i++) {
@@ -401,7 +381,6 @@ static void kivi_replaces_rows(void **state) {
 }
 
 static void kivi_formula(void **state) {
-    (void)state;
     static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD];
     static unsigned char head[2 * MAX_ROWS * LK_MAX_D_HEAD];
     for (int bits = 2; bits <= 4; bits += 2)
@@ -464,7 +443,6 @@ static struct quality measure(const struct lk_codec *codec, int d, float (*draw)
 }
 
 static void rot_error_is_below_published_quantizers(void **state) {
-    (void)state;
     /* Max 1960, Lloyd 1982: mean squared error on a unit Gaussian. */
     static const double uniform_mse[9] = {0,        0.3634,   0.1188,   0.03744,  0.01154,
                                           0.003495, 0.001040, 0.000304, 0.0000877};
@@ -488,7 +466,6 @@ static void rot_error_is_below_published_quantizers(void **state) {
 }
 
 static void rot_is_unbiased_on_heavy_tails(void **state) {
-    (void)state;
     for (int bits = 1; bits <= 8; bits++)
         for (int k = 0; k < N_D_HEAD; k++) {
             struct lk_codec codec = {.coding = LK_ROT, .bits = bits};
@@ -497,7 +474,6 @@ static void rot_is_unbiased_on_heavy_tails(void **state) {
 }
 
 static void rot_mean_removes_an_offset(void **state) {
-    (void)state;
     enum { D = 64 };
     float x[LK_TILE * D], got[LK_TILE * D], plain[LK_TILE * D], offset[D], sigma[D];
     unsigned char head[LK_TILE * (D + 4)];
@@ -528,7 +504,6 @@ static void rot_mean_removes_an_offset(void **state) {
 }
 
 static void query_and_output_undo_the_domain(void **state) {
-    (void)state;
     static struct variant variant[MAX_VARIANT];
     size_t n_variant = all_variants(variant);
     float sigma[LK_MAX_D_HEAD], q[LK_MAX_D_HEAD], x[LK_MAX_D_HEAD], a[LK_MAX_D_HEAD],
@@ -554,7 +529,6 @@ static void query_and_output_undo_the_domain(void **state) {
 /* ---- edges ---- */
 
 static void nothing_becomes_nan_or_inf(void **state) {
-    (void)state;
     static struct variant variant[MAX_VARIANT];
     static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD], sigma[LK_MAX_D_HEAD];
     static unsigned char head[2 * MAX_ROWS * LK_MAX_D_HEAD];
@@ -579,7 +553,6 @@ static void nothing_becomes_nan_or_inf(void **state) {
 }
 
 static void constant_rows_stay_constant(void **state) {
-    (void)state;
     /* A constant kivi group is as exact as f16. With rot and a mean, a constant row is the mean. */
     struct lk_codec kivi = {.coding = LK_KIVI, .bits = 2, .group = 32},
                     rot = {.coding = LK_ROT, .bits = 2, .mean = true};

@@ -1,14 +1,7 @@
 /* Conversions between f32 and f16: every half, and many floats against an exact model and the
  * CPU. */
 #include "codec/half.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -60,7 +53,6 @@ static uint16_t exact_half(float x) {
 static bool is_nan_half(uint32_t h) { return (h & 0x7fff) > 0x7c00; }
 
 static void every_half_is_converted(void **state) {
-    (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
         float x = lk_f16_to_f32_portable((uint16_t)h);
         if (is_nan_half(h)) {
@@ -74,7 +66,6 @@ static void every_half_is_converted(void **state) {
 }
 
 static void floats_round_to_nearest_even(void **state) {
-    (void)state;
     /* Every half, the midpoint after it, and the floats next to both. */
     for (uint32_t h = 0; h < 0x7c00; h++) {
         uint16_t next = (uint16_t)(h + 1);
@@ -94,7 +85,6 @@ static void floats_round_to_nearest_even(void **state) {
 }
 
 static void all_implementations_agree(void **state) {
-    (void)state;
     if (!cpu_has_f16()) skip();
     for (uint32_t h = 0; h < 0x10000; h++) {
         uint32_t expect = to_bits(cpu_f16_to_f32((uint16_t)h));
@@ -110,7 +100,6 @@ static void all_implementations_agree(void **state) {
 }
 
 static void stored_halves_are_finite(void **state) {
-    (void)state;
     assert_int_equal(lk_f32_to_f16(INFINITY), 0x7bff);
     assert_int_equal(lk_f32_to_f16(-INFINITY), 0xfbff);
     assert_int_equal(lk_f32_to_f16(65519), 0x7bff);

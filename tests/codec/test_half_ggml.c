@@ -1,18 +1,11 @@
 /* Conversions between f32 and f16 give the same bits as ggml's, except for the payload of NaNs,
  * which ggml drops. Not in core builds (LOWKEY_CORE), which have no ggml. */
 #include "codec/half.h"
+#include "test.h"
 
 #include <ggml.h>
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 static void halves_are_the_same(void **state) {
-    (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
         float x = lk_f16_to_f32((uint16_t)h), y = ggml_fp16_to_fp32((ggml_fp16_t)h);
         assert_memory_equal(&x, &y, sizeof x);
@@ -20,7 +13,6 @@ static void halves_are_the_same(void **state) {
 }
 
 static void floats_are_the_same(void **state) {
-    (void)state;
     for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 509) {
         uint32_t low = (uint32_t)bits;
         float x;

@@ -1,15 +1,7 @@
 /* Trellis-coded levels: against an exhaustive search of the state, and against the packed words. */
 #include "codec/bitplanes.h"
 #include "codec/trellis.h"
-#include "support.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static double cost_of(const struct lk_trellis *t, const float *value, const uint8_t *index) {
     double sum = 0;
@@ -43,7 +35,6 @@ static double least_cost(const struct lk_trellis *t, const float *value) {
 
 /* Values with a few that are far outside of the levels. */
 static void words_are_nearly_optimal(void **state) {
-    (void)state;
     for (int bits = 1; bits <= 4; bits++) {
         struct lk_trellis t = lk_trellis(bits);
         struct random r = {(uint64_t)bits};
@@ -68,7 +59,6 @@ static void words_are_nearly_optimal(void **state) {
 
 /* Levels are found by rotating the packed words, as the kernels do. */
 static void levels_are_in_the_words(void **state) {
-    (void)state;
     enum { D = 40 };
     for (int bits = 1; bits <= 4; bits++)
         for (int side = LK_K; side <= LK_V; side++) {
@@ -122,7 +112,6 @@ static double error_of(struct lk_codec codec, enum lk_side side, int d) {
 }
 
 static void loses_less_than_lloyd_max(void **state) {
-    (void)state;
     static const double limit[2][5] = {{0, 0.82, 0.82, 0.89, 0.98}, {0, 0.82, 0.82, 0.86, 0.92}};
     for (int wide = 0; wide < 2; wide++)
         for (int side = LK_K; side <= LK_V; side++)

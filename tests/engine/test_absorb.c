@@ -2,18 +2,10 @@
  * the error. */
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char less_path[] = "/tmp/lowkey-absorb-XXXXXX";
 
@@ -31,7 +23,6 @@ static struct lk_sidecar_model sidecar_model(void) {
 }
 
 static int set_up(void **unused) {
-    (void)unused;
     lk_model_opts opts = {.n_threads = 1, .weights = LK_WEIGHTS_F32};
     lk_err err = {0};
     model = open_tiny(tiny_preset("llama"), &opts);
@@ -55,7 +46,6 @@ static int set_up(void **unused) {
 }
 
 static int tear_down(void **unused) {
-    (void)unused;
     lk_sidecar_close(sidecar);
     lk_model_free(model);
     unlink(less_path);
@@ -128,7 +118,6 @@ static void check_states(struct reader *less, struct reader *full, int sinks, in
 }
 
 static void test_states(void **unused) {
-    (void)unused;
     struct reader full = open_reader("f16"),
                   less = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");
     eval_tokens(&full, text, 100, 1), eval_tokens(&less, text, 100, 1);
@@ -176,7 +165,6 @@ static double distance(const char *recipe, int from) {
 }
 
 static void test_quality(void **unused) {
-    (void)unused;
     double policy = distance("sink 4: f16; body: none; window 16: f16", 40);
     double less = distance("sink 4: f16; body: none; window 16: f16; absorb less", 40);
     double longer = distance("sink 4: f16; body: none; window 24: f16", 40);
@@ -190,7 +178,6 @@ static void test_quality(void **unused) {
 
 /* A plan includes the states. It needs the sidecar for that, like a session. */
 static void test_plan(void **unused) {
-    (void)unused;
     enum { N_TOK = 100 };
     lk_err err = {0};
     lk_plan with, without;
@@ -223,7 +210,6 @@ static void test_plan(void **unused) {
 
 /* Steps that absorb rows allocate nothing. */
 static void test_steps_allocate_nothing(void **unused) {
-    (void)unused;
     static const char *recipes[] = {"sink 4: f16; body: none; window 16: f16; absorb less",
                                     "keep 16 by h2o: rot4; window 32: f16; absorb less", NULL};
     for (int i = 0; recipes[i]; i++) {
@@ -238,7 +224,6 @@ static void test_steps_allocate_nothing(void **unused) {
 }
 
 static void test_errors(void **unused) {
-    (void)unused;
     lk_err err = {0};
     lk_recipe *recipe = NULL;
     assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; body: rot4; absorb less", &err),

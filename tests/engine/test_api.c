@@ -3,25 +3,17 @@
 #include "engine/prefill.h"
 #include "lowkey_serve.h"
 #include "support_model.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
 #include "ggml.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- tokens ---- */
 
 static void test_token_text(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama-spm", 0, 1);
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
     size_t longest = 0, len;
@@ -43,7 +35,6 @@ static void test_token_text(void **state) {
 }
 
 static void test_special_tokens(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama-spm", 0, 1);
     lk_model_info info = lk_model_get_info(model);
     int32_t *tok;
@@ -79,7 +70,6 @@ static int32_t sample(lk_model *model, const lk_session *session, const lk_sampl
 /* NULL and zeroed options mean the same, for every handle. */
 /* Every quantization of a model has the same identity, and no other model has. */
 static void test_identity(void **state) {
-    (void)state;
     struct tiny_spec spec = *tiny_preset("llama");
     uint64_t identity[4];
     for (int i = 0; i < 4; i++) {
@@ -101,7 +91,6 @@ static void test_identity(void **state) {
 }
 
 static void test_zero_is_default(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", 0, 1);
     lk_recipe *recipe;
     lk_session *a, *b;
@@ -140,7 +129,6 @@ static void test_zero_is_default(void **state) {
 /* ---- log-probabilities ---- */
 
 static void test_logprobs(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", 0, 1);
     int32_t n_vocab = lk_model_get_info(model).n_vocab, tok[6];
     lk_recipe *recipe;
@@ -189,7 +177,6 @@ static void test_logprobs(void **state) {
 /* ---- cancellation ---- */
 
 static void test_cancel(void **state) {
-    (void)state;
     enum { N = 60 };
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[N];
@@ -275,7 +262,6 @@ static bool count_progress(void *user, uint64_t done, uint64_t total) {
 
 /* From another thread, between the layers of an exact prefill and between the chunks of another. */
 static void test_cancel_while_running(void **state) {
-    (void)state;
     enum { N = 2 * LK_EVAL_MAX + 10 };
     lk_model *model = open_preset("llama", 2048, 1);
     int32_t *tok = malloc(N * sizeof *tok);
@@ -316,7 +302,6 @@ static void count_messages(void *user, lk_log_level level, const char *text) {
 }
 
 static void test_log_callback(void **state) {
-    (void)state;
     struct log_seen seen = {0};
     lk_set_log_callback(count_messages, &seen);
     lk_model_free(open_preset("llama-spm", 0, 1));

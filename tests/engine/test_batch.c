@@ -1,17 +1,8 @@
 /* Sessions of a batch get what each gets alone, and a failure of one does not affect the others. */
 #include "engine/batch.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_SESSION = 8, CTX = 600 };
 
@@ -65,7 +56,6 @@ static void eval_batch(lk_batch *batch, lk_batch_item *item, size_t n) {
  * row sums in another order than that of several rows. Results are equal up to that, and up to
  * values near the boundary between two codes. */
 static void test_batch_equals_single(void **state) {
-    (void)state;
     static const char *const presets[] = {
         "llama",      "qwen2",     "gpt2",      "gemma3",        "bloom",
         "qwen35",     "qwen35moe", "deepseek3", "gpt-oss",       "gemma4",
@@ -114,7 +104,6 @@ static void test_batch_equals_single(void **state) {
 
 /* With the same number of rows, the results do not depend on the other sessions, to the bit. */
 static void test_other_sessions_do_not_matter(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 2);
     struct group *a = open_group(model, N_SESSION, 30), *b = open_group(model, N_SESSION, 30),
                  *others = open_group(model, N_SESSION, 31);
@@ -148,7 +137,6 @@ static void test_other_sessions_do_not_matter(void **state) {
 
 /* Items that fail have an error. The others get the same results as without them. */
 static void test_one_fails(void **state) {
-    (void)state;
     enum { FULL = 1, NO_MEMORY = 3, WRONG = 5, LONG = 6 };
     lk_model *model = open_preset("llama", CTX, 2);
     struct group *a = open_group(model, N_SESSION, 40), *b = open_group(model, N_SESSION, 40);
@@ -193,7 +181,6 @@ static void test_one_fails(void **state) {
 /* Whichever allocation of the batch fails: no item is evaluated, each has an error, and all can
  * continue. */
 static void test_batch_without_memory(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     struct group *g = open_group(model, 3, 50);
     int n_failed = 0;
@@ -231,7 +218,6 @@ static void test_batch_without_memory(void **state) {
 
 /* Once memory is reserved and the graph is built, steps of the same sessions allocate nothing. */
 static void test_steps_allocate_nothing(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 2);
     struct group *g = open_group(model, N_SESSION, 60);
     lk_batch *batch;
@@ -255,7 +241,6 @@ static void test_steps_allocate_nothing(void **state) {
 }
 
 static void test_misuse(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1), *other = open_preset("llama", CTX, 1);
     struct group *g = open_group(model, 3, 70);
     lk_batch *batch, *other_batch;

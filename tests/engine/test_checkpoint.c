@@ -5,18 +5,11 @@
 #include "engine/session_save.h"
 #include "engine/session_state.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
 #include "support_session.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 900, N_TURN = 4, PROMPT = 130, ANSWER = 41 };
 
@@ -93,7 +86,6 @@ static void check_recipe(lk_model *model, const char *text) {
 }
 
 static void sessions_go_back(void **state) {
-    (void)state;
     static const char *const models[] = {
         "llama",      "gemma3", "qwen2",   "qwen35",        "qwen3next",         "gemma4",
         "gemma4-moe", "lfm2",   "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
@@ -112,7 +104,6 @@ static void sessions_go_back(void **state) {
 
 /* Of many states, some are kept: the newest, and others over the whole length. */
 static void states_get_sparser(void **state) {
-    (void)state;
     enum { CAP = 5, STEP = 40 };
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe = NULL;
@@ -142,7 +133,6 @@ static void states_get_sparser(void **state) {
 /* The states hold no more bytes than they may, unless they are few; what they hold is what the
  * ledgers count besides the session. */
 static void states_fit_their_bytes(void **state) {
-    (void)state;
     enum { STEP = 40, N = 20 };
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe = NULL;
@@ -178,7 +168,6 @@ static void states_fit_their_bytes(void **state) {
 
 /* Copies have the states of the original, which is not affected by what happens to them. */
 static void copies_go_back(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe = NULL;
     int32_t tok[CTX];
@@ -205,7 +194,6 @@ static void copies_go_back(void **state) {
 
 /* Without memory there is no state, and no failure; a failed return leaves an empty session. */
 static void memory_runs_out(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe = NULL;
     int32_t tok[CTX];
@@ -330,7 +318,6 @@ static void check_marks(lk_model *model, const char *text) {
 }
 
 static void prompts_branch(void **state) {
-    (void)state;
     static const char *const models[] = {"llama", "gemma3", "qwen2", "qwen35", NULL};
     for (int m = 0; models[m]; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
@@ -402,7 +389,6 @@ static void check_saved(lk_model *model, const char *text) {
 }
 
 static void saved_sessions_go_back(void **state) {
-    (void)state;
     static const char *const models[] = {"llama", "gemma3", "qwen35", "granitehybrid"};
     for (int m = 0; m < 4; m++) {
         lk_model *model = open_with_sidecar(models[m], CTX, 1, 5);
@@ -434,7 +420,6 @@ static lk_session *save_many(lk_model *model, const lk_recipe *recipe) {
 /* A session with less room keeps some of the file's checkpoints, over the whole length. Without
  * memory the older ones are missing. */
 static void less_room_than_in_the_file(void **state) {
-    (void)state;
     enum { FEW = 5 };
     lk_model *model = open_preset("gemma3", CTX, 1);
     lk_recipe *recipe = NULL;
@@ -482,7 +467,6 @@ static void less_room_than_in_the_file(void **state) {
 /* Wrong checkpoints with correct checksums are refused; other edits do no harm. A file of version 4
  * loads. */
 static void wrong_files_are_refused(void **state) {
-    (void)state;
     lk_model *model = open_preset("gemma3", CTX, 1);
     lk_recipe *recipe = NULL;
     struct lk_session_header header;

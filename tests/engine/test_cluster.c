@@ -4,21 +4,13 @@
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"
 #include "support_sidecar.h"
+#include "test.h"
 #include "tiny_presets.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = BOTH_CTX, MAX_CTX = 96 * LK_STRIPE, MAX_RANK = 4 };
 
@@ -32,7 +24,6 @@ static int long_prompt(int n_rank) { return n_rank * LK_STRIPE + 200; }
 
 /* All presets, each with 2, 3 or 4 ranks. */
 static void test_presets(void **state) {
-    (void)state;
     for (int n_rank = 2; n_rank <= MAX_RANK; n_rank++) {
         struct both b;
         open_tiny_both(&b, "llama", n_rank, true, NULL);
@@ -49,7 +40,6 @@ static void test_presets(void **state) {
 
 /* With one rank nothing is divided: the bits are those of one process. */
 static void test_one_rank(void **state) {
-    (void)state;
     struct both b;
     open_tiny_both(&b, "llama", 1, false, NULL);
     struct worst worst = compare_recipe(&b, "best-3", long_prompt(1));
@@ -60,7 +50,6 @@ static void test_one_rank(void **state) {
 /* Layers with windows, shared rows, states and latents. Fast kernels round queries, which these
  * random models amplify. */
 static void test_families(void **state) {
-    (void)state;
     static const char *const preset[] = {"qwen2", "gemma3",    "gemma4", "qwen35", "bloom",
                                          "gpt2",  "deepseek3", "lfm2",   "gpt-oss"};
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++) {
@@ -75,7 +64,6 @@ static void test_families(void **state) {
 /* Each rank holds its share of the cache, and rank 0 reports the sum. Tables of blocks are not
  * divided: with narrow heads they weigh more. */
 static void test_memory(void **state) {
-    (void)state;
     enum { N_SOURCE = LK_STRIPE, N_TOK = MAX_CTX };
     static int32_t tok[N_SOURCE];
     static const char *const recipes[] = {"f16", "best-3"};
@@ -123,14 +111,10 @@ static void test_memory(void **state) {
 
 /* ---- operations ---- */
 
-static void test_operations(void **state) {
-    (void)state;
-    compare_operations("llama", 3, 1, 1e-3);
-}
+static void test_operations(void **state) { compare_operations("llama", 3, 1, 1e-3); }
 
 /* Checkpoints hold other numbers of bytes on each rank, but all ranks drop the same ones. */
 static void test_checkpoint_bytes(void **state) {
-    (void)state;
     static int32_t tok[CTX], other[CTX];
     struct both b;
     lk_err err = {0};
@@ -163,7 +147,6 @@ static void test_checkpoint_bytes(void **state) {
 
 /* Files of one process and of ranks hold the same checkpoints. */
 static void test_saved_checkpoints(void **state) {
-    (void)state;
     static const struct {
         const char *preset, *recipe[3];
     } cases[] = {
@@ -183,7 +166,6 @@ static void test_saved_checkpoints(void **state) {
 
 /* A rank without memory for a checkpoint: no rank has it, nor older ones. */
 static void test_checkpoint_without_memory(void **state) {
-    (void)state;
     static int32_t tok[CTX];
     char path[] = "/tmp/lowkey-ranks-XXXXXX";
     struct both b;
@@ -270,7 +252,6 @@ static void *work_with_session(void *arg) {
 /* While a prompt is prefilled, its progress callback and another thread use other sessions. They
  * hold what they hold in one process, also if the callback ends the prefill. */
 static void test_meanwhile(void **state) {
-    (void)state;
     static struct meanwhile m;
     static int32_t prompt[CTX];
     struct both b;
@@ -330,7 +311,6 @@ static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
 
 /* What fails on one rank fails on all, with one message, and the session can be used again. */
 static void test_failures(void **state) {
-    (void)state;
     static int32_t tok[CTX];
     struct both b;
     lk_err err = {0};
@@ -381,7 +361,6 @@ static void test_failures(void **state) {
 
 /* A rank that is lost ends every operation with an error, on all ranks. */
 static void test_lost_rank(void **state) {
-    (void)state;
     static int32_t tok[CTX];
     for (int k = 1; k < 60; k += 4) {
         struct both b;
@@ -407,7 +386,6 @@ static void test_lost_rank(void **state) {
 
 /* Messages that rank 0 would not send end the ranks that follow, with an error. */
 static void test_damaged_messages(void **state) {
-    (void)state;
     struct random r = {5};
     for (int round = 0; round < 300; round++) {
         lk_cluster *cluster;

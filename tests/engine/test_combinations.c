@@ -7,22 +7,13 @@
 #include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
 #include "sidecar/sidecar_write.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_basis.h"
 #include "support_model.h"
+#include "test.h"
 #include "tiny_presets.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PROMPT = 300, N_STEP = 64, N_TOK = PROMPT + N_STEP };
 
@@ -272,44 +263,30 @@ static void run_pairs(const char *preset, const char *b) {
     lk_model_free(model);
 }
 
-static void test_pairs_of_features(void **state) {
-    (void)state;
-    run_pairs("llama", NULL);
-}
+static void test_pairs_of_features(void **state) { run_pairs("llama", NULL); }
 
 static void test_sliding_windows(void **state) {
-    (void)state;
     run_pairs("gemma3-cap", lk_feature_name(LK_FEATURE_SLIDING));
 }
 
 static void test_learned_positions(void **state) {
-    (void)state;
     run_pairs("gpt2", lk_feature_name(LK_FEATURE_LEARNED));
 }
 
-static void test_alibi(void **state) {
-    (void)state;
-    run_pairs("bloom", lk_feature_name(LK_FEATURE_ALIBI));
-}
+static void test_alibi(void **state) { run_pairs("bloom", lk_feature_name(LK_FEATURE_ALIBI)); }
 
-static void test_softcap(void **state) {
-    (void)state;
-    run_pairs("gemma2", lk_feature_name(LK_FEATURE_SOFTCAP));
-}
+static void test_softcap(void **state) { run_pairs("gemma2", lk_feature_name(LK_FEATURE_SOFTCAP)); }
 
 static void test_latent_attention(void **state) {
-    (void)state;
     run_pairs("deepseek2", lk_feature_name(LK_FEATURE_SHARED));
 }
 
 static void test_two_heads(void **state) {
-    (void)state;
     run_pairs("gemma4", lk_feature_name(LK_FEATURE_TWO_HEADS));
 }
 
 /* Latents, codecs, ages, a policy, a state and other settings in single layers, all at once. */
 static void test_everything_at_once(void **state) {
-    (void)state;
     static const char *recipes[] = {
         "sink 4: k=latent75%(pre) v=latent75%; keep 64 by h2o: k=latent50%(pre)+kivi4 "
         "v=latent50%+rot3; layers 1: keep 20% by tova(apart): "
@@ -347,7 +324,6 @@ static void test_everything_at_once(void **state) {
 /* Latents of single heads and full rank change neither the logits of a policy nor, but for nearly
  * equal scores, the rows that it keeps. */
 static void test_full_rank_equals_no_latents(void **state) {
-    (void)state;
     static const char *policies[] = {"h2o", "h2o(mean)", "tova", "tova(apart)", "newest", "random"};
     static const char *presets[] = {"llama", "llama3", "qwen2", "gemma3-cap", "falcon", "bloom"};
     int n_same = 0, n_run = 0;
@@ -403,7 +379,6 @@ static void test_full_rank_equals_no_latents(void **state) {
 
 /* Networks are trained into a sidecar that keeps the bases, so one sidecar serves both. */
 static void test_bases_and_networks_in_one_sidecar(void **state) {
-    (void)state;
     enum { N_SEQ = 3, N_CTX = 96 };
     char both[sizeof path + 8];
     snprintf(both, sizeof both, "%s-both", path);
@@ -451,7 +426,6 @@ static void test_bases_and_networks_in_one_sidecar(void **state) {
 }
 
 static int tear_down(void **state) {
-    (void)state;
     unlink(path);
     return 0;
 }

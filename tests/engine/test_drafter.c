@@ -5,19 +5,10 @@
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 600 };
 
@@ -44,7 +35,6 @@ static int find_plainly(const int32_t *tok, size_t n_tok, int32_t next, int32_t 
 }
 
 static void test_index_is_a_search(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     struct random r = {7};
     int n_found[LK_NGRAM_MATCH + 1] = {0};
@@ -75,7 +65,6 @@ static void test_index_is_a_search(void **state) {
 }
 
 static void test_index_without_memory(void **state) {
-    (void)state;
     for (int fail = 1; fail <= LK_N_NGRAM; fail++) {
         struct lk_ledger ledger = {.fail_at = fail};
         struct lk_ngram_index index;
@@ -112,7 +101,6 @@ static double simulate(double slope, double p, size_t n_other, size_t *last) {
 }
 
 static void test_pace_finds_what_pays(void **state) {
-    (void)state;
     size_t last;
     assert_true(simulate(0.02, 0.97, 0, &last) > 6 && last >= 15);
     assert_true(simulate(0.3, 0.9, 0, &last) > 1.5);
@@ -275,7 +263,6 @@ static void test_distribution(void **state) {
 /* ---- limits ---- */
 
 static void test_refusals(void **state) {
-    (void)state;
     static const struct {
         const char *recipe;
         bool drafts;
@@ -323,7 +310,6 @@ static void test_refusals(void **state) {
 /* A checkpoint shares blocks with the session: drafts that are dropped do not touch them, and a
  * checkpoint of tokens that are gone is dropped. */
 static void test_checkpoints(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe;
     lk_session *s = NULL, *plain;
@@ -359,7 +345,6 @@ static void test_checkpoints(void **state) {
 }
 
 static void test_truncate(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe;
     lk_session *s = open_session(model, "best-4", CTX, &recipe);
@@ -435,7 +420,6 @@ static void test_passes_allocate_nothing(void **state) {
 /* ---- a text that changes ---- */
 
 static void test_lookup_follows_the_text(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     lk_recipe *recipe;
     lk_session *s = open_session(model, "f16", CTX, &recipe);

@@ -5,19 +5,12 @@
 #include "engine/session_state.h"
 #include "lowkey_serve.h"
 #include "sidecar/sidecar_write.h"
-#include "support.h"
 #include "support_basis.h"
 #include "support_model.h"
 #include "support_oracle.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PROMPT = 75, STEPS = 9, N = PROMPT + STEPS };
 static const double limit = 1e-5; /* f16 rows are compared with f16 latents */
@@ -272,7 +265,6 @@ static void check_preset(const char *preset, double share, bool mean, enum lk_ba
 }
 
 static void test_full_rank(void **state) {
-    (void)state;
     check_preset("llama", 1, true, LK_BASIS_F32);
     check_preset("llama-mha", 1, true, LK_BASIS_F32);
     check_preset("llama3", 1, false, LK_BASIS_F32);
@@ -288,7 +280,6 @@ static void test_full_rank(void **state) {
 }
 
 static void test_low_rank(void **state) {
-    (void)state;
     check_preset("llama", 0.5, false, LK_BASIS_F32);
     check_preset("llama-mha", 0.4, true, LK_BASIS_F16);
     check_preset("llama-96", 0.5, false, LK_BASIS_Q8);
@@ -319,7 +310,6 @@ static void count_staged(void *user, int layer, const struct lk_attn *attn) {
 }
 
 static void test_rows_are_encoded_first(void **state) {
-    (void)state;
     assert_true(tiny_gguf_write(model_path, tiny_preset("llama")));
     lk_model *plain = open_file(model_path, NULL);
     struct bases bases = make_bases(plain, 0.5, false, LK_BASIS_Q8);
@@ -347,7 +337,6 @@ static void test_rows_are_encoded_first(void **state) {
 
 /* Encoding early must not drop rows of a sliding window that the first queries of a chunk see. */
 static void test_sliding_window(void **state) {
-    (void)state;
     lk_model *model = open_preset("gemma3", 0, 1);
     lk_recipe *recipe[2];
     int32_t tok[N];
@@ -385,7 +374,6 @@ static const char *const combined[] = {
 /* On a file with replaced weights, projections change nothing: the same recipe gives the same
  * logits, if sessions on the original file attend to nothing but latents. */
 static void test_combined(void **state) {
-    (void)state;
     const struct tiny_spec *spec = tiny_preset("llama-mha");
     assert_true(tiny_gguf_write(model_path, spec));
     lk_model *plain = open_file(model_path, NULL);
@@ -411,7 +399,6 @@ static void test_combined(void **state) {
 
 /* A saved session continues bit for bit. */
 static void test_saved(void **state) {
-    (void)state;
     const char *text = "k=latent(pre)+int8 v=latent+rot4; eager", *path = replaced_path;
     assert_true(tiny_gguf_write(model_path, tiny_preset("llama-mha")));
     lk_model *plain = open_file(model_path, NULL);
@@ -438,7 +425,6 @@ static void test_saved(void **state) {
 }
 
 static void test_refused(void **state) {
-    (void)state;
     lk_recipe *recipe = NULL;
     lk_err err = {0};
     assert_int_equal(lk_recipe_parse(&recipe, "sink 4: f16; eager", &err), LK_E_FORMAT);

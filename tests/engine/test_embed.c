@@ -2,19 +2,11 @@
 #include "lowkey_serve.h"
 #include "support_model.h"
 #include "support_oracle.h"
+#include "test.h"
 
 #include "llama.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_CTX = 640, N_TOK = 600 }; /* more than one chunk of the prefill */
 
@@ -114,7 +106,6 @@ static void compare_with_llama(const struct tiny_spec *preset) {
 }
 
 static void embeddings_are_those_of_libllama(void **state) {
-    (void)state;
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) compare_with_llama(spec);
 }
 
@@ -124,7 +115,6 @@ static void set_last(struct gguf_context *gguf, void *user) {
 
 /* The file's pooling type is the default. */
 static void file_decides_pooling(void **state) {
-    (void)state;
     uint32_t types[] = {LLAMA_POOLING_TYPE_LAST, LLAMA_POOLING_TYPE_RANK};
     for (size_t k = 0; k < 2; k++) {
         char path[] = "/tmp/lowkey-embed-XXXXXX";
@@ -155,7 +145,6 @@ static void file_decides_pooling(void **state) {
 
 /* A session goes on as before after an embedding. */
 static void session_is_usable_afterwards(void **state) {
-    (void)state;
     lk_recipe *recipe;
     int32_t tok[100];
     float out[1024];

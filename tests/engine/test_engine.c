@@ -1,23 +1,15 @@
 /* The engine against libllama on tiny random models, and the documented behavior of sessions. */
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_model.h"
 #include "support_oracle.h"
+#include "test.h"
 
 #include <dirent.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- count all allocations of the process ---- */
 
@@ -81,7 +73,6 @@ static void eval_all(lk_session *session, const int32_t *tok, int n, int n_vocab
 /* ---- tests ---- */
 
 static void test_f16_is_libllamas(void **state) {
-    (void)state;
     enum { N = 90 };
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
         if (spec->type != GGML_TYPE_F32) continue;
@@ -120,7 +111,6 @@ static void test_f16_is_libllamas(void **state) {
 static const char *mixed = "sink 4: f16; body: k=rot4 v=rot4; window 32: f16";
 
 static void test_prompt_then_steps(void **state) {
-    (void)state;
     enum { N = 700 };
     lk_model *model = open_preset("llama", 1024, 2);
     int n_vocab = vocab_of(model);
@@ -162,7 +152,6 @@ static long ggml_allocations(lk_model *model) {
 }
 
 static void test_decode_allocates_nothing(void **state) {
-    (void)state;
     if (!CAN_COUNT) skip();
     enum { PROMPT = 300, STEPS = 200 };
     lk_model *model = open_preset("llama", 1024, 2);
@@ -196,7 +185,6 @@ static void test_decode_allocates_nothing(void **state) {
 
 /* Whichever allocation fails, there is an error with a message, and the session stays usable. */
 static void test_failed_allocations(void **state) {
-    (void)state;
     enum { N = 260 };
     lk_model *model = open_preset("llama", 512, 1);
     int32_t tok[N];
@@ -237,7 +225,6 @@ static void test_failed_allocations(void **state) {
 
 /* Chunked prefill uses smaller chunks if memory runs out. */
 static void test_small_chunks(void **state) {
-    (void)state;
     enum { N = 700 };
     lk_model *model = open_preset("llama", 1024, 1);
     int32_t tok[N];
@@ -269,7 +256,6 @@ static void test_small_chunks(void **state) {
 }
 
 static void test_sessions_are_independent(void **state) {
-    (void)state;
     enum { N = 150, SESSIONS = 3 };
     lk_model *model = open_preset("qwen2", 0, 2);
     int n_vocab = vocab_of(model);
@@ -304,7 +290,6 @@ static void test_sessions_are_independent(void **state) {
 }
 
 static void test_sync_keeps_common_prefix(void **state) {
-    (void)state;
     enum { N = 200 };
     lk_model *model = open_preset("llama", 0, 1);
     int n_vocab = vocab_of(model);
@@ -336,7 +321,6 @@ static void test_sync_keeps_common_prefix(void **state) {
 
 /* The logits are always those of the session's last token, or there are none. */
 static void test_failures_leave_no_wrong_logits(void **state) {
-    (void)state;
     enum { BEFORE = 100, N = 190 };
     lk_model *model = open_preset("llama", 0, 1);
     int n_vocab = vocab_of(model);
@@ -385,7 +369,6 @@ static void test_failures_leave_no_wrong_logits(void **state) {
 
 /* The statistics of a level come from a layer that has it. */
 static void test_levels_of_some_layers(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[90];
     random_tokens(tok, 90, model, 14);
@@ -412,15 +395,11 @@ static void test_levels_of_some_layers(void **state) {
     lk_model_free(model);
 }
 
-static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
-    (void)user;
-    return done * 2 < total;
-}
+static bool stop_half_way(void *user, uint64_t done, uint64_t total) { return done * 2 < total; }
 
 /* Linux gives a signal that is blocked here to any thread that does not block it, which would end
  * the program. */
 static void test_threads_take_no_signals(void **state) {
-    (void)state;
     lk_model_opts opts = {.n_threads = 3};
     lk_model *model = open_tiny(&tiny_presets[0], &opts);
     sigset_t stop, before;
@@ -436,7 +415,6 @@ static void test_threads_take_no_signals(void **state) {
 }
 
 static void test_misuse(void **state) {
-    (void)state;
     lk_model *model = open_preset("gpt2", 0, 1);
     int n_vocab = vocab_of(model), trained = lk_model_get_info(model).n_ctx_train;
     int32_t tok[64] = {0};

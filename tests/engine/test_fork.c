@@ -2,17 +2,10 @@
  * their tokens alone. Shared memory is counted once and freed with the last session. */
 #include "engine/batch.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 700, N_FORK = 4, PROMPT = 331 };
 
@@ -111,7 +104,6 @@ static void check_forks(lk_model *model, const char *text, int order) {
 }
 
 static void test_forks_equal_single(void **state) {
-    (void)state;
     static const char *const models[] = {
         "llama",  "gemma3",     "qwen2", "qwen35",  "qwen35moe",     "qwen3next",         "gpt-oss",
         "gemma4", "gemma4-moe", "lfm2",  "lfm2moe", "granitehybrid", "granitehybrid-moe", NULL};
@@ -137,7 +129,6 @@ static void test_forks_equal_single(void **state) {
 
 /* In one batch, forks get what unrelated sessions get in a batch of the same size. */
 static void test_in_one_batch(void **state) {
-    (void)state;
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
     lk_preset preset;
     for (int p = 0; lk_recipe_preset(p, &preset); p++) {
@@ -186,7 +177,6 @@ static void test_in_one_batch(void **state) {
 
 /* Saving a session that shares blocks gives the same as saving one that does not. */
 static void test_saved_and_loaded(void **state) {
-    (void)state;
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
     static const char *const recipes[] = {
         "f16",      "best-3", "kivi-2",    "selective",
@@ -220,7 +210,6 @@ static void test_saved_and_loaded(void **state) {
 
 /* Running out of memory while writing to shared blocks is an error and damages nothing. */
 static void test_without_memory(void **state) {
-    (void)state;
     lk_model *model = open_with_sidecar("llama", CTX, 1, 5);
     lk_preset preset;
     for (int p = 0; lk_recipe_preset(p, &preset); p++) {

@@ -2,18 +2,10 @@
 #include "lowkey_lab.h"
 #include "lowkey_serve.h"
 #include "support_model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* Plans and properties are those of a model with weights. */
 static void header_has_the_same_plan(void **state) {
-    (void)state;
     static const char *const kv[] = {"f16", "best-3", "kivi-2", "h2o"};
     for (size_t i = 0; tiny_presets[i].name; i++) {
         lk_model_opts header = {.n_threads = 1, .header_only = true}, all = {.n_threads = 1};
@@ -50,7 +42,6 @@ static void header_has_the_same_plan(void **state) {
 }
 
 static void what_needs_weights_is_refused(void **state) {
-    (void)state;
     lk_model_opts opts = {.header_only = true};
     lk_model *model = open_tiny(&tiny_presets[0], &opts);
     lk_recipe *recipe = NULL;

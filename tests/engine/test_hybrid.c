@@ -4,22 +4,13 @@
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 256 };
 
 static void bad_metadata_is_refused(void **state) {
-    (void)state;
     static const struct metadata_change qwen35[] = {
         {"ssm.state_size", 24, "not supported"},
         {"ssm.state_size", 100000, "ssm.state_size"},
@@ -101,13 +92,11 @@ static void bad_metadata_is_refused(void **state) {
 }
 
 static void add_next_token_layer(struct gguf_context *gguf, void *user) {
-    (void)user;
     gguf_set_val_u32(gguf, "qwen35.nextn_predict_layers", 1);
 }
 
 /* A layer that predicts further tokens is ignored. */
 static void next_token_layers_are_ignored(void **state) {
-    (void)state;
     char path[] = "/tmp/lowkey-hybrid-XXXXXX";
     lk_model *model = NULL;
     close(mkstemp(path));

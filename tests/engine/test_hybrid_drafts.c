@@ -4,18 +4,10 @@
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 420, PROMPT = 30 };
 

@@ -3,16 +3,9 @@
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 500, PROMPT = 331 };
 
@@ -27,7 +20,6 @@ static bool is_refused(const char *text) {
 }
 
 static void recipes_are_refused(void **state) {
-    (void)state;
     lk_model *model = open_preset("deepseek2", CTX, 1);
     lk_compress *compress = NULL;
     lk_err err = {0};
@@ -50,7 +42,6 @@ static void recipes_are_refused(void **state) {
 
 /* A row is a latent and a rotary part, in f16 or as the codecs pack them. Nothing is held twice. */
 static void bytes_are_counted(void **state) {
-    (void)state;
     lk_model *model = open_preset("deepseek2", CTX, 1);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, 1);
@@ -118,7 +109,6 @@ static void check_copies(lk_model *model, const char *text) {
 }
 
 static void copies_and_going_back(void **state) {
-    (void)state;
     lk_model *model = open_preset("deepseek3", CTX, 1);
     lk_preset preset;
     for (int i = 0; lk_recipe_preset(i, &preset); i++)
@@ -130,7 +120,6 @@ static void copies_and_going_back(void **state) {
 /* ---- damaged metadata ---- */
 
 static void bad_metadata_is_refused(void **state) {
-    (void)state;
     static const struct metadata_change changes[] = {
         {"attention.key_length_mla", -1, "convert the model again"},
         {"attention.key_length_mla", 16, "not supported"},

@@ -7,17 +7,9 @@
  * accumulates V in f16. Models that are absent are skipped. */
 #include "lowkey.h"
 #include "support_oracle.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_CTX = 640, STEP = 32, N_THREAD = 2 }; /* longer than any of the windows */
 
@@ -143,9 +135,9 @@ static void as_shipped(const char *name) {
     assert_true(ours.top1 >= floor.top1 - 0.02);
 }
 
-static void test_smollm2_as_shipped(void **state) { (void)state, as_shipped(models[0]); }
-static void test_qwen2_as_shipped(void **state) { (void)state, as_shipped(models[1]); }
-static void test_gemma3_as_shipped(void **state) { (void)state, as_shipped(models[2]); }
+static void test_smollm2_as_shipped(void **state) { as_shipped(models[0]); }
+static void test_qwen2_as_shipped(void **state) { as_shipped(models[1]); }
+static void test_gemma3_as_shipped(void **state) { as_shipped(models[2]); }
 
 static void in_f32(const char *name) {
     char path[512], copy[] = "/tmp/lowkey-f32-XXXXXX";
@@ -163,8 +155,8 @@ static void in_f32(const char *name) {
     assert_true(ours.top1 >= 0.995);
 }
 
-static void test_smollm2_f32(void **state) { (void)state, in_f32(models[0]); }
-static void test_gemma3_f32(void **state) { (void)state, in_f32(models[2]); }
+static void test_smollm2_f32(void **state) { in_f32(models[0]); }
+static void test_gemma3_f32(void **state) { in_f32(models[2]); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {

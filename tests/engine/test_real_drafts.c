@@ -1,18 +1,9 @@
 /* Drafts on a real model: the choices are those of decoding one by one, except between tokens whose
  * logits are equal but for rounding. The model must be there; otherwise the tests are skipped. */
 #include "lowkey_draft.h"
-#include "support.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PROMPT = 700, N = 64, CTX = 1024 };
 
@@ -141,12 +132,10 @@ static void compare_logits(lk_weights weights, const double *max_error, int max_
 }
 
 static void test_logits(void **state) {
-    (void)state;
     compare_logits(LK_WEIGHTS_AS_SHIPPED, (double[]){0.02, 0.02, 0.02, 0.2}, N / 20);
 }
 
 static void test_logits_of_f32(void **state) {
-    (void)state;
     compare_logits(LK_WEIGHTS_F32, (double[]){1e-5, 5e-4, 5e-3, 0.1}, 0);
 }
 
@@ -178,7 +167,6 @@ static lk_draft_stats decode_with_drafts(lk_model *model, lk_session *s, int32_t
 
 /* Greedy texts: with f32 weights, see above, all tokens are the same with drafts. */
 static void test_texts(void **state) {
-    (void)state;
     lk_model *model = open_model(smollm, LK_WEIGHTS_F32);
     size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
     float *logits = malloc(N * n_vocab * sizeof *logits);

@@ -4,24 +4,16 @@
 #include "base/atomic_file.h"
 #include "engine/session_save.h"
 #include "engine/session_state.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_model.h"
 #include "support_session.h"
+#include "test.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 700, MAX_VOCAB = 4096 };
 
@@ -114,7 +106,6 @@ static const char *const recipes[] = {
     "sink 4: f16; body: k=kvarn4 v=kvarn2; window 20: f16"};
 
 static void test_round_trips(void **state) {
-    (void)state;
     static const char *const presets[] = {"llama",
                                           "gemma3",
                                           "qwen2",
@@ -160,7 +151,6 @@ static void test_round_trips(void **state) {
 
 /* Sessions that were cut back can be saved and loaded. */
 static void test_after_truncation(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CTX, 1);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, 2);
@@ -176,7 +166,6 @@ static void test_after_truncation(void **state) {
 }
 
 static void test_sampler_continues(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama-spm", CTX, 1);
     lk_sampler_opts opts[3] = {lk_sampler_chat(), lk_sampler_chat(), lk_sampler_chat()};
     opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
@@ -261,7 +250,6 @@ static void assert_rejected(struct fixture *v, lk_status status, const char *wha
 }
 
 static void test_damage_is_rejected(void **state) {
-    (void)state;
     struct fixture v = open_fixture();
     struct random r = {5};
     char what[64];
@@ -292,7 +280,6 @@ static void test_damage_is_rejected(void **state) {
 /* Files with correct checksums but wrong counts: each is rejected, or is a state that a session can
  * continue from. */
 static void test_wrong_counts_do_no_harm(void **state) {
-    (void)state;
     struct fixture v = open_fixture();
     struct lk_session_header header;
     struct random r = {6};
@@ -332,7 +319,6 @@ static void test_wrong_counts_do_no_harm(void **state) {
 }
 
 static void test_mismatch_is_rejected(void **state) {
-    (void)state;
     struct fixture v = open_fixture();
     struct holder other = open_holder(v.model, "best-2");
     lk_err err = {0};
@@ -356,7 +342,6 @@ static void test_mismatch_is_rejected(void **state) {
 /* Recipes that differ only in which rows they evict, how they attend to them, or how latents are
  * encoded. */
 static void test_similar_recipes_are_rejected(void **state) {
-    (void)state;
     static const char *const pairs[][2] = {
         {"keep 128 by h2o: f16; window 128: f16", "keep 128 by random: f16; window 128: f16"},
         {"keep 128 by h2o: f16; window 128: f16", "keep 128 by h2o(mean): f16; window 128: f16"},
@@ -392,7 +377,6 @@ static void test_similar_recipes_are_rejected(void **state) {
 }
 
 static void test_load_without_memory(void **state) {
-    (void)state;
     struct fixture v = open_fixture();
     int n_failed = 0;
     for (int nth = 1;; nth++) {
@@ -427,7 +411,6 @@ static void assert_file_unchanged(struct fixture *v) {
 }
 
 static void test_failed_saves_change_nothing(void **state) {
-    (void)state;
     struct fixture v = open_fixture();
     lk_err err = {0};
     struct rlimit limit, small;
@@ -457,7 +440,6 @@ static void test_failed_saves_change_nothing(void **state) {
 
 /* kill -9 while two states are saved alternately: the file holds one of the two. */
 static void test_killed_saves(void **state) {
-    (void)state;
     enum { TIMES = 200 };
     struct fixture v = open_fixture();
     struct random r = {8};
@@ -495,7 +477,6 @@ static void test_killed_saves(void **state) {
 /* LongRoPE rotates keys differently in contexts beyond the original one. The longest context that a
  * model was opened for decides, its sessions keep to it, and the others' files are rejected. */
 static void test_long_rope(void **state) {
-    (void)state;
     enum { ORIGINAL = 512 }; /* of the preset */
     int32_t tok[8];
     lk_err err = {0};

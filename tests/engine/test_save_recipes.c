@@ -4,20 +4,11 @@
 #include "engine/batch.h"
 #include "engine/session_save.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
 #include "support_session.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 512, PROMPT = 331, N_SINGLE = 20, N_MORE = 40 };
 
@@ -155,7 +146,6 @@ static void check_recipe(lk_model *model, const char *text) {
 }
 
 static void test_every_recipe(void **state) {
-    (void)state;
     static const char *const models[] = {"llama", "qwen2",   "gemma3-cap", "bloom",
                                          "gpt2",  "gpt-oss", "smollm3",    NULL};
     for (int m = 0; models[m]; m++) {
@@ -231,7 +221,6 @@ static void expect_rejected(const struct fixture *f, size_t at, const void *valu
 }
 
 static void test_replaced_weights_are_rejected(void **state) {
-    (void)state;
     struct fixture f = open_fixture("best-3");
     uint64_t both = 3;
     expect_rejected(&f, offsetof(struct lk_session_header, weights), &both, sizeof both,
@@ -241,7 +230,6 @@ static void test_replaced_weights_are_rejected(void **state) {
 
 /* Positions and scores follow the rows of each layer, so the last layer's are at the end. */
 static void test_wrong_positions_are_rejected(void **state) {
-    (void)state;
     enum { SINKS = 4, KEPT = 40 };
     struct fixture f = open_fixture("sink 4: f16; keep 40 by h2o: rot4; window 32: f16");
     const struct lk_evict *evict = &f.session->cache->evict[f.model->net->hp.n_layer - 1];
@@ -270,7 +258,6 @@ static void test_wrong_positions_are_rejected(void **state) {
 }
 
 static void test_wrong_numbers_are_rejected(void **state) {
-    (void)state;
     static const float wrong[] = {NAN, INFINITY, -INFINITY};
     struct fixture f = open_fixture("sink 4: f16; body: none; window 60: f16; absorb less");
     struct lk_session_header header = header_of(&f);
@@ -296,7 +283,6 @@ static void test_wrong_numbers_are_rejected(void **state) {
 /* Any edits of the parts that are read as numbers, with correct checksums: the file is rejected, or
  * the session can continue. */
 static void test_edits_do_no_harm(void **state) {
-    (void)state;
     static const char *const recipes[] = {
         "sink 4: f16; keep 40 by h2o: rot4; window 32: f16; absorb less",
         "keep 10% by tova: int8; window 16: f16; absorb less", "best-1.9", "tale"};
@@ -331,7 +317,6 @@ static void test_edits_do_no_harm(void **state) {
 
 /* Each byte range damaged, without correct checksums. */
 static void test_damage_is_rejected(void **state) {
-    (void)state;
     struct fixture f = open_fixture("keep 16 by h2o: f16; window 16: f16; absorb less");
     for (size_t at = 0; at < f.size; at += f.size / 300 + 1) {
         size_t n = f.size - at < 16 ? f.size - at : 16;
@@ -349,7 +334,6 @@ static void test_damage_is_rejected(void **state) {
 }
 
 static void test_load_without_memory(void **state) {
-    (void)state;
     struct fixture f = open_fixture("keep 16 by h2o: f16; window 16: f16; absorb less");
     int n_failed = 0;
     for (int nth = 1, reached = 1; reached; nth++) {
@@ -388,7 +372,6 @@ static void expect_load(lk_model *model, const char *text, const char *words) {
 }
 
 static void test_sidecars_are_compared(void **state) {
-    (void)state;
     static const char *const needy[] = {"best-1.9", "body: none; window 60: f16; absorb less",
                                         NULL};
     static const char policy[] = "body: none; window 60: f16";
@@ -427,7 +410,6 @@ static void test_sidecars_are_compared(void **state) {
 
 /* The same bytes, but of other heads. */
 static void test_heads_are_compared(void **state) {
-    (void)state;
     static const char *const text[] = {"body: rot4; heads 0: rot3; window 32: f16",
                                        "body: rot4; heads 1: rot3; window 32: f16"};
     lk_model *model = open_preset("llama", CTX, 1);

@@ -2,23 +2,15 @@
  * other heads: what is stored, what plans count, and what is refused. */
 #include "engine/prefill.h"
 #include "lowkey_lab.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 256 };
 
 /* Rows are stored once: by layers that have K and V, with the heads of each layer. */
 static void rows_are_stored_once(void **state) {
-    (void)state;
     const struct tiny_spec *spec = tiny_preset("gemma4");
     lk_model *model = open_preset("gemma4", CTX, 1);
     lk_model_info info = lk_model_get_info(model);
@@ -47,7 +39,6 @@ static void rows_are_stored_once(void **state) {
 
 /* With every preset that needs no sidecar: the plan is what is held after a prompt. */
 static void plans_are_what_is_held(void **state) {
-    (void)state;
     lk_model *model = open_preset("gemma4", CTX, 1);
     int32_t tok[CTX];
     random_tokens(tok, CTX, model, 1);
@@ -78,7 +69,6 @@ static void plans_are_what_is_held(void **state) {
 
 /* Exact rows of two layers are held while a prompt is prefilled: the limit knows of both. */
 static void limits_count_both_layers(void **state) {
-    (void)state;
     const struct tiny_spec *spec = tiny_preset("gemma4");
     lk_model *model = open_preset("gemma4", CTX, 1);
     uint64_t width =
@@ -94,7 +84,6 @@ static void limits_count_both_layers(void **state) {
 
 /* A prompt of several chunks. Only the last chunk goes through the layers that share. */
 static void long_prompts_equal_steps(void **state) {
-    (void)state;
     enum { LONG = 2 * LK_EVAL_MAX + 40 };
     struct tiny_spec spec = *tiny_preset("gemma4");
     lk_model_opts opts = {.n_threads = 2};
@@ -120,7 +109,6 @@ static void long_prompts_equal_steps(void **state) {
 }
 
 static void what_needs_plain_projections_is_refused(void **state) {
-    (void)state;
     lk_model *model = open_preset("gemma4", CTX, 1);
     lk_compress *compress = NULL;
     lk_recipe *recipe = NULL;
@@ -138,7 +126,6 @@ static void what_needs_plain_projections_is_refused(void **state) {
 }
 
 static void bad_metadata_is_refused(void **state) {
-    (void)state;
     static const struct metadata_change changes[] = {
         {"attention.shared_kv_layers", 2, "share K and V"},
         {"attention.shared_kv_layers", 6, "share K and V"},

@@ -2,21 +2,13 @@
 #include "cluster/cluster.h"
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
-#include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"
 #include "support_sidecar.h"
+#include "test.h"
 #include "tiny_presets.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = BOTH_CTX };
 
@@ -25,7 +17,6 @@ enum { LONG = LK_STRIPE + 200, SHORT = 280 };
 
 /* Stages of one rank compute the bits of one process; recipes and families whose layers differ. */
 static void test_families(void **state) {
-    (void)state;
     static const struct {
         const char *preset;
         int n_rank, n_stage;
@@ -60,7 +51,6 @@ static void test_families(void **state) {
 
 /* A session that was saved by two stages goes on in stages of two ranks, and the other way. */
 static void test_topologies(void **state) {
-    (void)state;
     static int32_t tok[CTX];
     char path[] = "/tmp/lowkey-ranks-XXXXXX";
     struct both from, to;
@@ -86,14 +76,10 @@ static void test_topologies(void **state) {
     unlink(path);
 }
 
-static void test_operations(void **state) {
-    (void)state;
-    compare_operations("llama", 2, 2, 0);
-}
+static void test_operations(void **state) { compare_operations("llama", 2, 2, 0); }
 
 /* Files of one process and of stages hold the same checkpoints. */
 static void test_saved_checkpoints(void **state) {
-    (void)state;
     static const struct {
         const char *preset;
         int n_rank;
@@ -177,7 +163,6 @@ static void check_memory(struct both *b, const char *path, const char *recipe, i
 }
 
 static void test_memory(void **state) {
-    (void)state;
     char path[] = "/tmp/lowkey-ranks-XXXXXX";
     struct tiny_spec spec = *tiny_preset("llama-mha");
     const lk_model_opts opts = {.n_threads = 1, .no_mmap = true};
@@ -205,7 +190,6 @@ static bool stop_half_way(void *user, uint64_t done, uint64_t total) {
 
 /* A prompt that is cancelled, or fails on a rank, leaves all stages at the same token. */
 static void test_failures(void **state) {
-    (void)state;
     static int32_t tok[CTX];
     struct both b;
     lk_err err = {0};
@@ -259,7 +243,6 @@ static void test_failures(void **state) {
 /* A model with too few layers, or with layers that share K and V, is not divided into so many
  * stages. */
 static void test_too_many_stages(void **state) {
-    (void)state;
     static const struct {
         const char *preset;
         int max;

@@ -4,18 +4,9 @@
 #include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_cluster.h"
 #include "support_model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N = 6, CTX = 40000, PROMPT = 280, N_TOK = 400 };
 
@@ -102,7 +93,6 @@ static void step(struct set *s, const size_t *n_tok, lk_err *err) {
 
 /* Items get what they get in one process; bit for bit if stages have one rank. */
 static void test_batches(void **state) {
-    (void)state;
     static const char *const mixed[N] = {"f16", "best-3", "h2o", "best-4", "f16", "kivi-4"},
                              *const exact[N] = {"f16", "f16", "f16", "f16", "f16", "f16"};
     static const struct {
@@ -138,7 +128,6 @@ static struct lk_session *session_there(struct set *s, int i, int rank) {
 
 /* Items that fail get an error, and the others what they get without them. */
 static void test_items_fail(void **state) {
-    (void)state;
     enum { CANCELLED = 0, FULL = 2, NO_MEMORY = 3, NODE = 4 };
     static const char *const recipe[N] = {"f16", "f16", "best-4", "f16", "f16", "f16"};
     static const size_t n_tok[N] = {1, 1, 1, 1, 1, 1}, /* and more than the blocks have room for */
@@ -198,7 +187,6 @@ static lk_batch *empty_batch(struct set *s, int rank) {
 
 /* Whichever allocation of a rank's batch fails: no item is evaluated, and all can continue. */
 static void test_no_memory(void **state) {
-    (void)state;
     static const char *const recipe[N] = {"f16", "f16", "f16", "f16", "f16", "f16"};
     static const size_t n_tok[N] = {1, 1, 1, 1, 1, 1};
     struct set *s = open_set("llama", 2, 2, recipe);
@@ -239,7 +227,6 @@ static void test_no_memory(void **state) {
 
 /* A rank that is lost ends the batch with an error, wherever it is. */
 static void test_lost_rank(void **state) {
-    (void)state;
     static const char *const recipe[N] = {"f16", "f16", "f16", "f16", "f16", "f16"};
     for (int k = 1; k < 12; k += 2) {
         if (!case_runs((size_t)(k / 2))) continue;

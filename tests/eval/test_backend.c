@@ -2,19 +2,10 @@
  * prefill. */
 #include "eval/backend.h"
 #include "lowkey_lab.h"
-#include "support.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 512 };
 
@@ -39,7 +30,6 @@ static void random_tokens(int32_t *tok, size_t n, size_t n_vocab, uint64_t seed)
 /* A session with the recipe f16 and libllama's f16 context predict the same. Both are full
  * caches. */
 static void test_lowkey_and_libllama_agree(void **state) {
-    (void)state;
     enum { STEP = 32 };
     struct lk_model_pair models = models_of(LK_WEIGHTS_AS_SHIPPED);
     struct lk_backend *backend[] = {open_backend(&models, "f16"),
@@ -74,7 +64,6 @@ static void test_lowkey_and_libllama_agree(void **state) {
 
 /* With f32 weights, libllama opens a temporary copy and gives the same likelihoods. */
 static void test_f32_weights(void **state) {
-    (void)state;
     struct lk_model_pair models = models_of(LK_WEIGHTS_F32);
     struct lk_backend *ours = open_backend(&models, "f16"),
                       *theirs = open_backend(&models, "llama.cpp:plain");
@@ -91,7 +80,6 @@ static void test_f32_weights(void **state) {
 
 /* The likelihood of a continuation is the sum over its tokens, whatever was evaluated before. */
 static void test_likelihoods_add_up(void **state) {
-    (void)state;
     static const char *const kv[] = {"f16", "selective", "llama.cpp:f16"};
     enum { N = 200, GIVEN = 37 };
     struct lk_model_pair models = models_of(LK_WEIGHTS_AS_SHIPPED);
@@ -126,7 +114,6 @@ static bool same_logits(const struct lk_backend *a, const struct lk_backend *b) 
 /* A prefill of several sessions leaves each in the same state as its own prefill, whatever they
  * held before. */
 static void test_shared_prefill(void **state) {
-    (void)state;
     static const char *const kv[] = {"f16", "best-3", "kivi-2", "selective"};
     enum { N = 300, MORE = 40, N_KV = sizeof kv / sizeof kv[0] };
     struct lk_model_pair models = models_of(LK_WEIGHTS_AS_SHIPPED);
@@ -159,7 +146,6 @@ static void test_shared_prefill(void **state) {
 /* A backend returns to a saved state, logits and cache included. A prefill of the tokens that it
  * already holds does nothing. */
 static void test_save_and_restore(void **state) {
-    (void)state;
     static const char *const kv[] = {"f16", "best-2", "llama.cpp:f16", "llama.cpp:q4_0"};
     enum { N = 300, MORE = 70 };
     struct lk_model_pair models = models_of(LK_WEIGHTS_AS_SHIPPED);
@@ -192,7 +178,6 @@ static void test_save_and_restore(void **state) {
 
 /* Generation is greedy and ends at the stop text. */
 static void test_generation(void **state) {
-    (void)state;
     enum { N = 24 };
     struct lk_model_pair models = models_of(LK_WEIGHTS_AS_SHIPPED);
     struct lk_backend *s = open_backend(&models, "f16"),
@@ -227,7 +212,6 @@ static void test_generation(void **state) {
 }
 
 static void test_backend_names(void **state) {
-    (void)state;
     lk_err err = {0};
     assert_int_equal(lk_backend_check("llama.cpp:q8_0", &err), LK_OK);
     assert_int_equal(lk_backend_check("llama.cpp:q9", &err), LK_E_ARG);

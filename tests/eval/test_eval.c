@@ -3,19 +3,10 @@
 #include "eval/eval.h"
 #include "eval/task.h"
 #include "lowkey_lab.h"
-#include "support.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 512 };
 
@@ -62,7 +53,6 @@ static struct lk_model_pair models_of(lk_weights weights) {
 /* ---- figures ---- */
 
 static void test_means(void **state) {
-    (void)state;
     struct lk_task_result result;
     json_t *records = json_loads("[{\"v\":1,\"x\":10,\"y\":0},{\"v\":3,\"x\":10,\"y\":1},{\"v\":"
                                  "true,\"x\":20,\"y\":0},{\"w\":5}]",
@@ -108,7 +98,6 @@ static lk_status open_results(struct lk_results_file **out, const char *name, co
 }
 
 static void test_results_survive(void **state) {
-    (void)state;
     struct lk_results_file *results, *second;
     lk_err err = {0};
     json_t *record = json_pack("{s:f}", "v", 0.1);
@@ -184,7 +173,6 @@ static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err
 
 /* Results belong to the contents of the sidecar, not to its name. */
 static void test_results_of_a_sidecar(void **state) {
-    (void)state;
     char one[100], other[100], again[100];
     lk_err err = {0};
     write_file("one", "a sidecar");
@@ -289,7 +277,6 @@ static const struct lk_eval_opts text_opts = {.text_path = "the text",
 
 /* A run that is cancelled repeatedly ends with the same results as an uninterrupted one. */
 static void test_interrupted_runs_go_on(void **state) {
-    (void)state;
     static const char *const task[] = {"text", "agree", NULL}, *const kv[] = {"best-2",
                                                                               "llama.cpp:q4_0"};
     lk_err err = {0};
@@ -340,7 +327,6 @@ static double metric(const char *file, const char *task, const char *kv, const c
 }
 
 static void test_figures_of_text(void **state) {
-    (void)state;
     static const char *const task[] = {"text", NULL}, *const kv[] = {"all: f16", "best-2"};
     lk_err err = {0};
     unlink(in_folder("text"));
@@ -374,7 +360,6 @@ static void test_figures_of_text(void **state) {
 }
 
 static void test_bytes_are_the_ledgers(void **state) {
-    (void)state;
     static const char *const task[] = {"bytes", NULL}, *const kv[] = {"best-3", "llama.cpp:q8_0"};
     lk_err err = {0};
     unlink(in_folder("bytes"));
@@ -398,7 +383,6 @@ static void test_bytes_are_the_ledgers(void **state) {
 }
 
 static void test_bad_input(void **state) {
-    (void)state;
     static const char *const text_task[] = {"text", NULL}, *const agree_task[] = {"agree", NULL},
                              *const bytes_task[] = {"bytes", NULL};
     static const char *const kv[] = {"best-3"};

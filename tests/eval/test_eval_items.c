@@ -3,20 +3,11 @@
 #include "base/ledger.h"
 #include "eval/eval.h"
 #include "eval/question.h"
-#include "support.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_CTX = 8000, TEXT_SENTENCES = 1000 };
 
@@ -40,7 +31,6 @@ static void write_file(const char *name, const char *content) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     const char *dir = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/lowkey-items-XXXXXX", dir ? dir : "/tmp");
     assert_non_null(mkdtemp(folder));
@@ -62,7 +52,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    (void)state;
     char command[512];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     lk_model_free(model);
@@ -108,7 +97,6 @@ static void make(struct made *m, const char *name, size_t limit, uint64_t seed) 
 static const char *const generated[] = {"needle", "passkey", "vt", "fwe", "qa"};
 
 static void items_repeat(void **state) {
-    (void)state;
     for (size_t t = 0; t < 5; t++) {
         struct made a, b, c;
         make(&a, generated[t], 6, 7);
@@ -135,7 +123,6 @@ static void items_repeat(void **state) {
 /* Items have the requested length. Right answers score 1, wrong ones 0. The tail starts with the
  * question. */
 static void items_are_sound(void **state) {
-    (void)state;
     struct lk_prompt_format format = lk_prompt_format_of(model);
     for (size_t t = 0; t < 5; t++) {
         struct made m;
@@ -163,7 +150,6 @@ static void items_are_sound(void **state) {
 }
 
 static void needle_depths(void **state) {
-    (void)state;
     struct made m;
     make(&m, "needle", 40, 5); /* the whole grid */
     int cell[2][4][5] = {{{0}}};
@@ -186,7 +172,6 @@ static void needle_depths(void **state) {
 
 /* Follow the assignments in the text. */
 static void vt_chains_hold(void **state) {
-    (void)state;
     struct made m;
     make(&m, "vt", 8, 5);
     for (size_t i = 0; i < m.items.n; i++) {
@@ -218,7 +203,6 @@ static void vt_chains_hold(void **state) {
 
 /* Count the words of the text. */
 static void fwe_words_are_the_most_frequent(void **state) {
-    (void)state;
     struct made m;
     make(&m, "fwe", 8, 5);
     for (size_t i = 0; i < m.items.n; i++) {
@@ -251,7 +235,6 @@ static void fwe_words_are_the_most_frequent(void **state) {
 }
 
 static void qa_documents_hold_the_answer(void **state) {
-    (void)state;
     struct made m;
     make(&m, "qa", 16, 5);
     int n_two = 0;
@@ -293,7 +276,6 @@ static void assert_fails(const char *name, const struct lk_eval_opts *opts, size
 }
 
 static void bad_options(void **state) {
-    (void)state;
     struct lk_eval_opts opts = options(2, 1), none = {.limit = 2}, blank = opts, little = opts;
     blank.text = " \n", blank.text_len = 2;
     little.text_len = 200;
@@ -306,7 +288,6 @@ static void bad_options(void **state) {
 /* ---- items from data ---- */
 
 static void questions_from_data(void **state) {
-    (void)state;
     struct made m;
     struct lk_eval_opts opts = {.data = folder, .limit = 4};
     mkdir(path_of("qa"), 0700);

@@ -5,17 +5,9 @@
 #include "eval/haystack.h"
 #include "eval/items.h"
 #include "eval/jsonl.h"
+#include "test.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char rows_path[] = "/tmp/lowkey-rows-XXXXXX";
 
@@ -27,7 +19,6 @@ static void write_rows(const char *content) {
 }
 
 static void arenas_remember_failures(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     for (int fail_at = 0; fail_at < 4; fail_at++) {
         struct lk_arena arena = {.ledger = &ledger};
@@ -46,7 +37,6 @@ static void arenas_remember_failures(void **state) {
 }
 
 static void arenas_take_buffers(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     struct lk_arena arena = {.ledger = &ledger};
     struct lk_buf buf = {0}, small = {.max = 4}, empty = {0};
@@ -65,7 +55,6 @@ static void arenas_take_buffers(void **state) {
 }
 
 static void random_orders(void **state) {
-    (void)state;
     struct lk_rng a = lk_rng_seed(1, "needle", 0), b = lk_rng_seed(1, "needle", 1),
                   c = lk_rng_seed(1, "needle", 0);
     assert_true(lk_rng_next(&a) != lk_rng_next(&b));
@@ -84,7 +73,6 @@ static void random_orders(void **state) {
 }
 
 static void names_differ(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     struct lk_arena arena = {.ledger = &ledger};
     const char *name[4096];
@@ -96,7 +84,6 @@ static void names_differ(void **state) {
 }
 
 static void texts_are_split_into_sentences(void **state) {
-    (void)state;
     static const char *const want[] = {
         "One two, three.", "\"Four!\"",           "Five \xe2\x80\x9csix?\xe2\x80\x9d",
         "A title",         "Version 1.5 is out.", "no end"};
@@ -120,7 +107,6 @@ static void texts_are_split_into_sentences(void **state) {
 }
 
 static void needles_are_inserted(void **state) {
-    (void)state;
     static const char *units[] = {"a", "b", "c"};
     struct lk_haystack haystack = {units, 3};
     struct lk_needle needle[] = {{0, "N0"}, {2, "N2"}, {2, "M2"}, {4, "N4"}};
@@ -137,7 +123,6 @@ static lk_status count_row(void *user, const struct lk_jsonl_row *row, lk_err *e
 }
 
 static void errors_name_the_line(void **state) {
-    (void)state;
     static const struct {
         const char *content, *words;
         int n;
@@ -164,7 +149,6 @@ static void errors_name_the_line(void **state) {
 /* ---- scores ---- */
 
 static void answers_are_scored(void **state) {
-    (void)state;
     const char *three[] = {"Abc", "DEF", "ghi"};
     struct lk_item all = {.expect = three, .n_expect = 3, .match = LK_MATCH_ALL}, any = all;
     any.match = LK_MATCH_ANY;

@@ -3,18 +3,10 @@
 #include "base/ledger.h"
 #include "eval/question.h"
 #include "eval/task.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_CTX = 3000, N_ITEM = 4 };
 
@@ -23,7 +15,6 @@ static struct lk_model_pair models;
 static struct lk_open_task task;
 
 static int set_up(void **state) {
-    (void)state;
     const char *dir = getenv("TMPDIR");
     lk_err err = {0};
     snprintf(path, sizeof path, "%s/lowkey-question-%d.gguf", dir ? dir : "/tmp", (int)getpid());
@@ -37,7 +28,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    (void)state;
     lk_task_passkey.close(task.state);
     lk_model_pair_close(&models);
     return unlink(path);
@@ -64,7 +54,6 @@ static double number(const json_t *records, size_t i, const char *field) {
 }
 
 static void records_agree_with_libllama(void **state) {
-    (void)state;
     json_t *ours = run("f16"), *again = run("f16"), *theirs = run("llama.cpp:f16");
     assert_int_equal(task.n_item, N_ITEM);
     assert_true(json_equal(ours, again));
@@ -95,7 +84,6 @@ static void records_agree_with_libllama(void **state) {
 
 /* The likelihood is the same if the tail and the answer are evaluated together. */
 static void likelihood_is_that_of_the_answer(void **state) {
-    (void)state;
     static const struct lk_eval_opts opts = {.limit = N_ITEM, .seed = 3, .n_ctx = N_CTX};
     struct lk_task_env env = {.task = &lk_task_passkey, .opts = &opts, .model = models.lowkey};
     struct lk_items_opts items_opts = {
@@ -125,7 +113,6 @@ static void likelihood_is_that_of_the_answer(void **state) {
 
 /* A compressed cache changes likelihoods a little. */
 static void compressed_caches_answer(void **state) {
-    (void)state;
     json_t *records = run("best-2"), *full = run("f16");
     double change = 0;
     for (size_t i = 0; i < N_ITEM; i++)
@@ -144,7 +131,6 @@ static double metric(const struct lk_task_result *result, const char *name, cons
 }
 
 static void records_become_results(void **state) {
-    (void)state;
     /* Scores 1 0 1 1 compared with 1 1 1 0: the changes are 0 -1 0 1. Their mean is 0 and its
      * standard error is sqrt(0.5 / 3). */
     json_t *records =

@@ -7,20 +7,13 @@
 #include "grammar/grammar_state.h"
 #include "lowkey_serve.h"
 #include "support_text.h"
+#include "test.h"
 #include "tiny_gguf.h"
 #include "token/sampling.h"
 
 #include "llama.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- helpers ---- */
 
@@ -65,7 +58,6 @@ static bool matches(const char *grammar, const char *text) {
     (const char *const[]) { __VA_ARGS__, NULL }
 
 static void the_language(void **state) {
-    (void)state;
     const struct {
         const char *grammar;
         const char *const *good, *const *bad;
@@ -114,7 +106,6 @@ static void the_language(void **state) {
 }
 
 static void messages(void **state) {
-    (void)state;
     char *deep = repeat_text("root ::= ", "(", 201, ""),
          *large = repeat_text("# ", "x", 131072, "");
     const struct {
@@ -172,7 +163,6 @@ static void messages(void **state) {
 
 /* A text that is not allowed, or too ambiguous, does not move the state. */
 static void rejected_text_does_not_move(void **state) {
-    (void)state;
     struct lk_grammar_state *s = start_text("root ::= \"abc\"");
     bool allowed = true;
     assert_true(accept(s, "a", 1));
@@ -213,7 +203,6 @@ static void set_tokens(struct gguf_context *g, void *user) {
     static const char *text[N_TOK];
     static int32_t type[N_TOK];
     uint64_t rng = 5;
-    (void)user;
     for (int i = 0; i < N_TOK; i++) {
         bool is_new = false;
         while (!is_new) { /* no two tokens may have the same text */
@@ -238,7 +227,6 @@ static void set_tokens(struct gguf_context *g, void *user) {
 static struct lk_vocab *vocab;
 
 static int load_vocab(void **state) {
-    (void)state;
     char path[256];
     const char *dir = getenv("TMPDIR");
     lk_redirect_logs();
@@ -250,7 +238,6 @@ static int load_vocab(void **state) {
 }
 
 static int free_vocab(void **state) {
-    (void)state;
     lk_vocab_free(vocab);
     return 0;
 }
@@ -347,7 +334,6 @@ static int32_t compare_masks(struct llama_sampler *theirs, struct lk_grammar_sta
 /* An ambiguous grammar multiplies libllama's stacks until memory is exhausted, and most seeds meet
  * one. From this seed on, no step takes it more than 6 ms. */
 static void agrees_with_libllama(void **state) {
-    (void)state;
     enum { N_GRAMMAR = 300, MAX_LEN = 12, FIRST_SEED = 26000 };
     const struct lk_token_bytes *t = NULL;
     assert_int_equal(lk_vocab_token_bytes(vocab, &t, NULL), LK_OK);
@@ -387,7 +373,6 @@ static void agrees_with_libllama(void **state) {
 
 /* Twelve kinds of arrays that begin alike: every '[' multiplies libllama's stacks by twelve. */
 static void ambiguous_recursion_is_linear(void **state) {
-    (void)state;
     char *rules = repeat_text("ws ::= [ \\n]{0,16}\nA ::= b0", " | b%d", 12, "\n"),
          *text = repeat_text(rules, "b%d ::= \"[\" ws (A (ws \",\" ws A)*)? ws \"]\"\n", 12,
                              "root ::= A\n"),
@@ -402,7 +387,6 @@ static void ambiguous_recursion_is_linear(void **state) {
 }
 
 static void size_is_in_proportion_to_the_text(void **state) {
-    (void)state;
     char *schema = repeat_text("{\"type\": \"object\", \"properties\": {\"p\": {}",
                                ", \"p%d\": {\"type\": \"array\", \"maxItems\": 1000}", 300, "}}"),
          *text = NULL;
@@ -426,7 +410,6 @@ static void size_is_in_proportion_to_the_text(void **state) {
 
 /* Memory is bounded by nesting, not by length; also if every byte makes a new set. */
 static void memory_does_not_grow_with_the_text(void **state) {
-    (void)state;
     static const char *const grammars[] = {
         "root ::= \"[\" v (\",\" v)* \"]\"\nv ::= s | o | [0-9]+\ns ::= \"\\\"\" [^\"]* \"\\\"\"\n"
         "o ::= \"{\" s \":\" v (\",\" s \":\" v)* \"}\"",
@@ -452,7 +435,6 @@ static void memory_does_not_grow_with_the_text(void **state) {
 
 /* Grammars that are ambiguous in the square and the cube of the text end with an error. */
 static void steps_are_bounded(void **state) {
-    (void)state;
     struct lk_grammar_state *s = start_text("root ::= e\ne ::= e e | e e e | \"a\" | \"b\" e");
     bool accepted = false;
     lk_err err = {0};
@@ -475,7 +457,6 @@ static void steps_are_bounded(void **state) {
 
 /* Nesting without end needs memory without end, and is ended. */
 static void memory_is_bounded(void **state) {
-    (void)state;
     struct lk_grammar_state *s = start_text("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"\"");
     bool accepted = true;
     lk_err err = {0};
@@ -491,7 +472,6 @@ static void memory_is_bounded(void **state) {
 /* ---- samplers ---- */
 
 static void copies_share_the_grammar(void **state) {
-    (void)state;
     enum { N = 20 };
     static float logits[N_TOK];
     lk_logit_bias bias = {'b', 3};
@@ -525,7 +505,6 @@ static void copies_share_the_grammar(void **state) {
 
 /* Control tokens are not text, even if a grammar matches their names. */
 static void control_tokens_are_not_allowed(void **state) {
-    (void)state;
     static float logits[N_TOK];
     lk_sampler_opts o = {.top_p = 1, .repeat_penalty = 1, .grammar = "root ::= \"a\"+"};
     struct lk_sampling *s = NULL;
@@ -541,7 +520,6 @@ static void control_tokens_are_not_allowed(void **state) {
 
 /* An ambiguous grammar ends an answer with an error. */
 static void sampling_reports_ambiguity(void **state) {
-    (void)state;
     static float logits[N_TOK];
     lk_sampler_opts o = {
         .top_p = 1, .repeat_penalty = 1, .grammar = "root ::= e\ne ::= e e | e e e | \"a\""};

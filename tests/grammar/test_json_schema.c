@@ -3,15 +3,7 @@
 #include "grammar/grammar_state.h"
 #include "lowkey_serve.h"
 #include "support_text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* True if the compiled grammar accepts exactly this text. */
 static bool grammar_accepts(struct lk_grammar *g, const char *text) {
@@ -54,7 +46,6 @@ static void check_texts(const char *schema, const char *const *good, const char 
 #define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static void scalars(void **state) {
-    (void)state;
     check_texts("{}", TEXTS("1", "null", "\"a\"", "[1, {\"b\": true}]"), TEXTS("", "x", "[1"));
     check_texts("true", TEXTS("1", "{}"), TEXTS("tru"));
     check_texts("{\"type\": \"integer\"}", TEXTS("0", "-12"), TEXTS("01", "1.5", "\"1\""));
@@ -67,7 +58,6 @@ static void scalars(void **state) {
 }
 
 static void values(void **state) {
-    (void)state;
     check_texts("{\"enum\": [\"a\\\"b\\\\\", 5, null, [1]]}",
                 TEXTS("\"a\\\"b\\\\\"", "5", "null", "[1]"), TEXTS("\"a\"", "6"));
     check_texts("{\"enum\": [0.1, 1e300]}", TEXTS("0.1"), TEXTS("0.10000000000000001"));
@@ -76,7 +66,6 @@ static void values(void **state) {
 }
 
 static void arrays(void **state) {
-    (void)state;
     check_texts("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}",
                 TEXTS("[]", "[1]", "[1,2, 3]"), TEXTS("[\"a\"]", "[1,]"));
     check_texts("{\"type\": \"array\", \"minItems\": 2, \"maxItems\": 3}",
@@ -85,7 +74,6 @@ static void arrays(void **state) {
 }
 
 static void objects(void **state) {
-    (void)state;
     check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": "
                 "{\"type\": \"null\"}, \"c\": {}}, \"required\": [\"b\"]}",
                 TEXTS("{\"b\":null}", "{\"a\": 1, \"b\": null}", "{\"b\":null,\"c\":[]}"),
@@ -99,7 +87,6 @@ static void objects(void **state) {
 }
 
 static void choices_and_references(void **state) {
-    (void)state;
     check_texts("{\"anyOf\": [{\"type\": \"null\"}, {\"const\": 1}]}", TEXTS("null", "1"),
                 TEXTS("2"));
     check_texts("{\"allOf\": [{\"type\": \"null\"}]}", TEXTS("null"), TEXTS("1"));
@@ -113,7 +100,6 @@ static void choices_and_references(void **state) {
 
 /* "#" in a $ref is the innermost schema with an "$id". */
 static void references_within_an_id(void **state) {
-    (void)state;
     check_texts("{\"anyOf\": [{\"$id\": \"a\", \"$ref\": \"#/$defs/x\", \"$defs\": {\"x\": "
                 "{\"const\": \"A\"}}}, {\"$ref\": \"#/$defs/x\"}], \"$defs\": {\"x\": {\"const\": "
                 "\"B\"}}}",
@@ -137,7 +123,6 @@ static void check_rejected(const char *schema, size_t len, lk_status expected, c
 }
 
 static void rejected_schemas(void **state) {
-    (void)state;
     static const struct {
         const char *schema;
         lk_status status;
@@ -213,7 +198,6 @@ static void check_keyword(const char *type, const char *keyword, const char *val
 }
 
 static void patterns(void **state) {
-    (void)state;
     check_keyword("string", "pattern", "\"^[a-z]+-\\\\d{2,3}$\"", TEXTS("\"ab-12\"", "\"z-123\""),
                   TEXTS("\"ab-1\"", "\"-12\"", "\"A-12\"", "\"ab-1234\"", "\"ab-12 \"", "ab-12"));
     check_keyword("string", "pattern", "\"^(a|bc)*?d$\"", TEXTS("\"d\"", "\"abcad\""),
@@ -249,7 +233,6 @@ static void patterns(void **state) {
 }
 
 static void formats(void **state) {
-    (void)state;
     check_keyword("string", "format", "\"date\"", TEXTS("\"2024-02-29\"", "\"1999-12-31\""),
                   TEXTS("\"2023-02-29\"", "\"1900-02-29\"", "\"2024-13-01\"", "\"2024-04-31\"",
                         "\"24-01-01\""));
@@ -284,7 +267,6 @@ static bool near_bound(int x) {
 
 /* Numbers of up to four digits, for bounds of all kinds. */
 static void bounded_integers(void **state) {
-    (void)state;
     static const int bounds[] = {-1000, -999, -101, -100, -10, -7, -1, 0, 1, 9, 10, 42, 100, 999};
     enum { N = sizeof bounds / sizeof bounds[0] };
     for (int i = 0; i < 4 * N * N; i++) {
@@ -314,7 +296,6 @@ static void bounded_integers(void **state) {
 }
 
 static void bounded_numbers(void **state) {
-    (void)state;
     static const char *const bounds[] = {"-12.5", "-1",  "-0.35", "-0.3", "0",   "1e-2",
                                          "0.05",  "0.5", "0.95",  "1",    "1.2", "12.25"};
     enum { N = sizeof bounds / sizeof bounds[0] };
@@ -351,7 +332,6 @@ static void bounded_numbers(void **state) {
 
 /* JSON as writers lay it out, on one line or indented, and no other white space. */
 static void white_space_is_bounded(void **state) {
-    (void)state;
     check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": "
                 "{}}, \"required\": [\"a\", \"b\"]}",
                 TEXTS("{\"a\":1,\"b\":[1,{\"c\":2}]}", "{\"a\": 1, \"b\": [1, 2]}",
@@ -362,7 +342,6 @@ static void white_space_is_bounded(void **state) {
 }
 
 static void tuples(void **state) {
-    (void)state;
     check_texts("{\"type\": \"array\", \"prefixItems\": [{\"type\": \"integer\"}, {\"const\": "
                 "\"x\"}], \"minItems\": 2, \"maxItems\": 2}",
                 TEXTS("[1, \"x\"]", "[1,\"x\"]"), TEXTS("[1]", "[\"x\", 1]", "[1, \"x\", 2]"));
@@ -372,7 +351,6 @@ static void tuples(void **state) {
 
 /* Large and deep schemas are rejected early and do not overflow the stack. */
 static void hostile_schemas(void **state) {
-    (void)state;
     static const struct {
         const char *before, *piece;
         int n;
@@ -403,7 +381,6 @@ static void hostile_schemas(void **state) {
 
 /* CPU time and memory are in proportion to a schema's bytes, also if it is refused. */
 static void work_is_bounded_by_size(void **state) {
-    (void)state;
     static const struct {
         const char *before, *piece;
         int n;
@@ -434,7 +411,6 @@ static void work_is_bounded_by_size(void **state) {
 /* References to references with long paths: 50 links, each inside 1,000 objects, and 20,000 uses. A
  * link is followed once, not once per use. */
 static void chains_of_references(void **state) {
-    (void)state;
     enum { N_LINK = 50, DEPTH = 1000, N_USE = 20000 };
     char *path = repeat_text("#/$defs", "/p", DEPTH, ""),
          *open = repeat_text("{\"$defs\": ", "{\"p\":", DEPTH, "{"),
@@ -470,7 +446,6 @@ static int count_of(const char *text, const char *word) {
 
 /* Alternatives that are equal are one alternative, also if they contain themselves. */
 static void equal_alternatives_are_merged(void **state) {
-    (void)state;
     char *text = repeat_text("{\"$defs\": {\"A\": {\"anyOf\": [{\"type\": \"null\"}",
                              ", {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/A\"}}", 12,
                              "]}}, \"$ref\": \"#/$defs/A\"}"),

@@ -58,7 +58,6 @@ static double error_of(const struct lk_kernels *kernels, struct lk_rows rows, en
 }
 
 static void long_runs(void **state) {
-    (void)state;
     const struct lk_codec codecs[] = {{.coding = LK_ASYM, .bits = 2, .group = 32, .hadamard = true},
                                       {.coding = LK_ASYM, .bits = 4, .group = 64},
                                       {.coding = LK_ASYM, .bits = 6, .group = 32},

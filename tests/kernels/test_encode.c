@@ -1,5 +1,4 @@
 /* Encoding and decoding: every table of kernels writes and reads the same bits as the codecs. */
-#include "support.h"
 #include "support_baselines.h"
 #include "test_kernels.h"
 
@@ -99,7 +98,6 @@ static void check_codec(struct lk_codec codec) {
 }
 
 static void all_tables_write_same_bits(void **state) {
-    (void)state;
     int n_table = 0;
     for (int i = 0; i < N_TABLE; i++) n_table += lk_kernels_choose(tables[i]) != NULL;
     if (n_table == 0) skip();

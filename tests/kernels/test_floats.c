@@ -4,12 +4,9 @@
 #include "kernels/recurrence.h"
 #include "test_kernels.h"
 
-#include <stdlib.h>
-
 enum { STRIDE = LK_TILE + 5 };
 
 static void softmax_parts(void **state) {
-    (void)state;
     for (int k = 0; k < N_TABLE; k++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[k]);
         if (!kernels) continue;
@@ -36,7 +33,6 @@ static void softmax_parts(void **state) {
 /* All widths, numbers of pairs and numbers of queries, NULL, which rotates nothing, a mean, and
  * channels that are left out. Nothing is written after the LK_TILE scores of a query. */
 static void rope_scores(void **state) {
-    (void)state;
     enum { D = 96, Q = 9, FOLD = 4, Q_STRIDE = D + 3, BASIS_STRIDE = LK_TILE + 8 };
     static float k[D * LK_TILE], q[Q * Q_STRIDE], mean[D], cos_sin[D / 2][2][LK_TILE],
         fold[Q * FOLD * LK_TILE], offset[Q * FOLD], basis[FOLD * BASIS_STRIDE], got[Q * STRIDE],
@@ -100,7 +96,6 @@ static void rope_scores(void **state) {
  * a sum, which may cancel. Nothing is written after the results, and
  * numbers after the last one are 0. */
 static void combined_queries(void **state) {
-    (void)state;
     enum { N = 21, RANK = 131, PAD = 160, IN = 70 };
     static int8_t in8[IN * PAD], out8[N * PAD + 1];
     static float in_scale[IN], w[N * IN], scale[N + 1], got[N * RANK], expect[N * RANK];
@@ -167,7 +162,6 @@ static void combined_queries(void **state) {
 
 /* Steps of the gated delta rule, several in a row, for all sizes of heads. */
 static void delta_steps(void **state) {
-    (void)state;
     enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
     static float got[2][MAX * MAX], expect[MAX * MAX];
     float q[MAX], k[MAX], v[MAX], out[2][MAX];
@@ -196,7 +190,6 @@ static void delta_steps(void **state) {
 
 /* Steps of a state space model, several in a row, for states of all shapes. */
 static void scan_steps(void **state) {
-    (void)state;
     enum { MAX = LK_MAX_D_STATE, STEPS = 5 };
     static float got[2][MAX * MAX], expect[MAX * MAX];
     float q[MAX], k[MAX], v[MAX], out[2][MAX];
@@ -225,7 +218,6 @@ static void scan_steps(void **state) {
 
 /* MLP layers of all widths, with values of all magnitudes. Nothing is written after the outputs. */
 static void gelu_layers(void **state) {
-    (void)state;
     enum { MAX = 131 };
     static uint16_t w[MAX * MAX];
     static float x[MAX], got[MAX + 1], expect[MAX + 1];

@@ -3,10 +3,7 @@
 
 #include "codec/hadamard.h"
 #include "kernels/composed.h"
-#include "support.h"
 #include "support_baselines.h"
-
-#include <stdlib.h>
 
 enum {
     MAX_ROWS = 128,
@@ -218,7 +215,6 @@ static void check_codec(const struct lk_codec *codec, enum lk_side side, int blo
 }
 
 static void f16_agrees(void **state) {
-    (void)state;
     struct lk_codec codec = {.coding = LK_F16, .bits = 16};
     for (int side = LK_K; side <= LK_V; side++)
         for (int rows = 1; rows <= LK_TILE; rows += rows == 1 ? 3 : rows == 4 ? 28 : 1)
@@ -226,13 +222,11 @@ static void f16_agrees(void **state) {
 }
 
 static void int8_agrees(void **state) {
-    (void)state;
     struct lk_codec codec = {.coding = LK_INT8, .bits = 8};
     for (int side = LK_K; side <= LK_V; side++) check_codec(&codec, side, LK_TILE);
 }
 
 static void kivi_agrees(void **state) {
-    (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 4; bits += 2)
             for (int group = 32; group <= 128; group *= 2) {
@@ -242,7 +236,6 @@ static void kivi_agrees(void **state) {
 }
 
 static void asym_agrees(void **state) {
-    (void)state;
     static const struct lk_codec forms[] = {{.group = 0},
                                             {.hadamard = true},
                                             {.group = 32},
@@ -260,7 +253,6 @@ static void asym_agrees(void **state) {
 
 /* Of rows, of blocks, and of rows whose values may have any size. */
 static void added_codecs_agree(void **state) {
-    (void)state;
     static const char *const words[] = {"hqq4", "kvquant3", "kvarn2", "nf4"};
     for (int side = LK_K; side <= LK_V; side++)
         for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -270,7 +262,6 @@ static void added_codecs_agree(void **state) {
 }
 
 static void rot_agrees(void **state) {
-    (void)state;
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 1; bits <= 8; bits++)
             for (int flags = 0; flags < 8; flags++) {
@@ -287,7 +278,6 @@ static void rot_agrees(void **state) {
 
 /* Rows of wide latents, and rows and queries whose products have the largest sums. */
 static void wide_rows_agree(void **state) {
-    (void)state;
     static const int widths[] = {1032, 2048, 4096, LK_MAX_D_HEAD};
     static const struct lk_codec codecs[] = {
         {.coding = LK_F16, .bits = 16},
@@ -340,7 +330,6 @@ static void wide_rows_agree(void **state) {
 /* Runs of tiles over separate blocks, longer than the rows that share a step of weights, for few
  * and many queries. */
 static void runs_of_blocks(void **state) {
-    (void)state;
     enum { BLOCKS = 11, ROWS = BLOCKS * LK_TILE };
     static struct packed packed[BLOCKS];
     static float q[17 * LK_MAX_D_HEAD], s[2][17 * ROWS], p[17 * ROWS], acc[2][17 * LK_MAX_D_HEAD];
@@ -411,7 +400,6 @@ static void runs_of_blocks(void **state) {
 
 /* Every number of queries up to more than any kernel handles at once. */
 static void any_number_of_queries(void **state) {
-    (void)state;
     static struct packed packed;
     static const struct lk_codec codecs[] = {{.coding = LK_F16, .bits = 16},
                                              {.coding = LK_INT8, .bits = 8},
@@ -435,7 +423,6 @@ static void any_number_of_queries(void **state) {
 
 /* Rows after the first 32 of an f16 block: whole tiles, and the shorter last one. */
 static void f16_tiles_of_a_long_block(void **state) {
-    (void)state;
     static struct packed packed;
     struct lk_codec codec = {.coding = LK_F16, .bits = 16};
     struct shares shares = {0};
@@ -451,7 +438,6 @@ static void f16_tiles_of_a_long_block(void **state) {
 
 /* The reference's scores equal dot products with decoded rows, in the original domain. */
 static void reference_scores_decoded_rows(void **state) {
-    (void)state;
     static struct packed packed;
     struct lk_codec codec = {.coding = LK_ROT, .bits = 3, .mean = true, .sigma = true};
     enum { D = 96 };
@@ -504,7 +490,6 @@ static void small_sums(const struct lk_kernels *kernels, const struct packed *pa
 /* One large weight must not round the many small ones of a tile to 0. Each of them counts; with
  * dithering, their sum does. The error stays small compared with that of the large one's code. */
 static void small_weights_count(void **state) {
-    (void)state;
     static struct packed packed;
     enum { D = 64 };
     for (int k = 0; k < 2 * N_TABLE; k++) {
@@ -530,7 +515,6 @@ static void small_weights_count(void **state) {
 }
 
 static void zero_and_tiny_inputs(void **state) {
-    (void)state;
     static struct packed packed;
     enum { D = 64 };
     float q[2 * D], s[2 * LK_TILE], p[2 * LK_TILE], acc[2 * D];
@@ -563,7 +547,6 @@ static void zero_and_tiny_inputs(void **state) {
 /* All codes maximum or minimum, and operands of equal magnitude: the largest values that sums in 16
  * bits can have. */
 static void largest_sums(void **state) {
-    (void)state;
     static struct packed packed;
     enum { D = 128, N = 3 };
     static float q[N * D], p[N * LK_TILE], got[N * D], expect[N * D];
@@ -600,7 +583,6 @@ static void largest_sums(void **state) {
 
 /* All scores of a query that is not finite are NaN. The other query's scores are not affected. */
 static void queries_not_finite(void **state) {
-    (void)state;
     static struct packed packed;
     enum { D = 80 };
     float q[2 * D], s[2 * LK_TILE], expect[LK_TILE];
@@ -626,7 +608,6 @@ static void queries_not_finite(void **state) {
 }
 
 static void tables_are_chosen_by_name(void **state) {
-    (void)state;
     assert_non_null(lk_kernels_choose(NULL));
     assert_ptr_equal(lk_kernels_choose("reference"), &lk_kernels_reference);
     assert_ptr_equal(lk_kernels_choose(lk_kernels_choose(NULL)->name), lk_kernels_choose(NULL));

@@ -3,15 +3,7 @@
 #define LK_TEST_KERNELS_H
 
 #include "kernels/kernels.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* Every table but the reference. lk_kernels_choose returns NULL for those that this CPU lacks. */
 static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};

@@ -2,15 +2,7 @@
  * sizes. */
 #include "codec/half.h"
 #include "kernels/kernels.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum {
     MAX_TOK = 9,
@@ -60,7 +52,6 @@ static void check(const struct lk_kernels *kernels, int n_tok, int n_in, int n_o
 }
 
 static void tables_agree(void **unused) {
-    (void)unused;
     static const char *const tables[] = {"reference",  "avx2", "avxvnni", "avx512",
                                          "avx512vbmi", "amx",  "neon"};
     static const int blocks[] = {1, 2, 18, 63, 64, 65, 70},

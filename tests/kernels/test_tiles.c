@@ -5,7 +5,6 @@
 enum { MAX_TILES = 19, MAX_Q = 13, MAX_D = 1024, STRIDE = MAX_TILES + 3 };
 
 static void agrees_with_the_reference(void **state) {
-    (void)state;
     static const int widths[] = {8, 16, 40, 64, 80, 96, 120, 128, 200, 256, 584, MAX_D};
     static _Alignas(64) unsigned char head[MAX_TILES][MAX_D * 40], mem[MAX_Q * MAX_D * 6];
     static float x[LK_TILE * MAX_D], q[MAX_Q * MAX_D];

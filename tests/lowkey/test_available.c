@@ -1,15 +1,7 @@
 /* Free memory, read from folders that imitate /proc and /sys. */
 #include "available.h"
 #include "support_files.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define GIB ((uint64_t)1 << 30)
 
@@ -23,7 +15,6 @@ static const char meminfo[] =
     "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n";
 
 static void unknown_is_zero(void **state) {
-    (void)state;
     assert_int_equal(available_bytes(root), 0);
     write_file("/proc/meminfo", "MemTotal: 1024 kB\n");
     write_file("/proc/self/cgroup", "nonsense\n\n0::\n:memory");
@@ -32,7 +23,6 @@ static void unknown_is_zero(void **state) {
 }
 
 static void system_limit_is_read(void **state) {
-    (void)state;
     write_file("/proc/meminfo", meminfo);
     assert_true(available_bytes(root) == 32 * GIB);
     write_file("/proc/self/cgroup", "0::/user/one\n");
@@ -43,7 +33,6 @@ static void system_limit_is_read(void **state) {
 }
 
 static void cgroup_v2_limits_are_read(void **state) {
-    (void)state;
     write_file("/proc/meminfo", meminfo);
     write_file("/proc/self/cgroup", "1:name=systemd:/\n0::/user/one\n");
     write_file("/sys/fs/cgroup/user/one/memory.max", "8589934592\n");
@@ -69,7 +58,6 @@ static void cgroup_v2_limits_are_read(void **state) {
 }
 
 static void cgroup_v1_limits_are_read(void **state) {
-    (void)state;
     write_file("/proc/self/cgroup", "5:memory_too:/other\n4:cpu,memory:/one/two\n0::/\n");
     write_file("/sys/fs/cgroup/memory/one/two/memory.limit_in_bytes",
                "9223372036854771712\n"); /* no limit */

@@ -1,14 +1,6 @@
 /* The progress line: when it shows the remaining time, and what it says at the end. */
 #include "progress.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 bool interrupted(void) { return false; }
 
@@ -29,7 +21,6 @@ static long seconds_left(void) {
 
 /* The first 3% take 4.4 s, because the weights are read from the disk; the other 97% take 5 s. */
 static void a_slow_start_is_not_extrapolated(void **state) {
-    (void)state;
     struct progress p = progress_start("compressing");
     assert_string_equal(at(&p, 100.0, 0), "compressing    0%");
     assert_string_equal(at(&p, 104.4, 30), "compressing    3%"); /* used to say 2:22 left */
@@ -45,7 +36,6 @@ static void a_slow_start_is_not_extrapolated(void **state) {
 }
 
 static void the_estimate_follows_a_change_of_speed(void **state) {
-    (void)state;
     struct progress p = progress_start("x");
     for (int i = 0; i <= 50; i++) at(&p, 100 + 0.1 * i, 1 + (uint64_t)(2 * i)); /* 20 per second */
     assert_in_range(seconds_left(), 40, 50);
@@ -54,7 +44,6 @@ static void the_estimate_follows_a_change_of_speed(void **state) {
 }
 
 static void a_new_total_starts_again(void **state) {
-    (void)state;
     struct progress p = progress_start("x");
     at(&p, 100, 1);
     at(&p, 102, 500);
@@ -63,7 +52,6 @@ static void a_new_total_starts_again(void **state) {
 }
 
 static void the_end_shows_no_time(void **state) {
-    (void)state;
     struct progress p = progress_start("x");
     at(&p, 100, 1);
     at(&p, 105, 999);

@@ -2,19 +2,14 @@
  * existed before and in one that starts afterwards. */
 #define _GNU_SOURCE
 #include "sandbox.h"
+#include "test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -23,8 +18,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char root[] = "/tmp/lowkey-sandbox-XXXXXX";
 static char session_dir[100], outside[100];
@@ -241,7 +234,6 @@ static int connect_to(int port) {
 }
 
 static void test_rights(void **state) {
-    (void)state;
     int lines[2], ports[2], port = 0;
     char text[4000] = "", hello[8] = "";
     assert_int_equal(pipe(lines), 0);
@@ -276,7 +268,6 @@ static void test_rights(void **state) {
 
 /* The attempts are real: most of them succeed outside. */
 static void test_outside(void **state) {
-    (void)state;
     assert_int_equal(try_read_passwd(), 0);
     assert_int_equal(try_read_outside(), 0);
     assert_int_equal(try_fork(), 0);
@@ -290,7 +281,6 @@ static void test_outside(void **state) {
 }
 
 static void test_messages(void **state) {
-    (void)state;
     char line[SANDBOX_LINE];
     const struct sandbox all = {7, true}, files = {3, false}, calls = {0, true};
     assert_string_equal(
@@ -307,7 +297,6 @@ static void test_messages(void **state) {
 
 /* A directory that cannot be made is an error, before anything is restricted. */
 static void test_no_directory(void **state) {
-    (void)state;
     struct sandbox active;
     lk_err err = {0};
     if (syscall(444, NULL, 0, 1) < 1) skip();
@@ -317,7 +306,6 @@ static void test_no_directory(void **state) {
 }
 
 static int make_files(void **state) {
-    (void)state;
     if (!mkdtemp(root)) return -1;
     snprintf(session_dir, sizeof session_dir, "%s/sessions", root);
     snprintf(outside, sizeof outside, "%s/outside", root);
@@ -325,7 +313,6 @@ static int make_files(void **state) {
 }
 
 static int remove_files(void **state) {
-    (void)state;
     char command[120];
     snprintf(command, sizeof command, "rm -rf %s", root);
     return system(command);

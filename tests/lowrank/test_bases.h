@@ -5,16 +5,8 @@
 
 #include "lowrank/compress.h"
 #include "model/blocks.h"
-#include "support.h"
+#include "test.h"
 #include "tiny_gguf.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static char model_path[64];
 

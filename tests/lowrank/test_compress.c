@@ -6,7 +6,6 @@
 #include "sidecar/sidecar.h"
 #include "test_bases.h"
 
-#include <math.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/lowkey-compress-XXXXXX";
@@ -53,7 +52,6 @@ static void check_rotation(lk_model *model, const char *preset, int layer, int f
 }
 
 static void test_rotation(void **state) {
-    (void)state;
     const char *const preset[] = {"llama", "llama3",     "llama-96", "llama-yarn",
                                   "qwen2", "gemma3-cap", "falcon"};
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++) {
@@ -102,7 +100,6 @@ static void check_first_layer(const char *preset, bool pre, int group) {
 }
 
 static void test_first_layer(void **state) {
-    (void)state;
     check_first_layer("llama", true, 2);
     check_first_layer("llama-mha", true, 1);
     check_first_layer("qwen2", true, 1);
@@ -133,7 +130,6 @@ static bool same_moments(const struct lk_statistics *a, const struct lk_statisti
 /* Saved between windows, loaded and finished: bit-identical. Damaged and foreign files are
  * rejected. */
 static void test_resume(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     struct lk_ledger ledger = {0};
     struct lk_statistics *whole, *part, *again;
@@ -254,7 +250,6 @@ static void check_weights(const char *preset, int group) {
 }
 
 static void test_weights(void **state) {
-    (void)state;
     check_weights("llama", 2);
     check_weights("llama-96", 1); /* q, k, v in one matrix */
     check_weights("llama-q4_K", 2);
@@ -319,7 +314,6 @@ static void check_method(const char *preset, lk_compress_opts opts, int k_groups
 }
 
 static void test_methods(void **state) {
-    (void)state;
     check_method("llama", (lk_compress_opts){.method = LK_METHOD_PALU}, 1, 1, 1, 64);
     check_method("llama-mha", (lk_compress_opts){.method = LK_METHOD_PALU, .group = 2, .rank = 0.3},
                  2, 2, 2, 48);
@@ -370,7 +364,6 @@ static float *logits_of(lk_model *model, const char *kv, int n) {
 /* Sidecars of all types give the same predictions, up to rounding. Only what sessions read is in
  * memory, once for all of them. */
 static void test_numbers(void **state) {
-    (void)state;
     static const double limit[] = {
         [LK_NUMBERS_Q8] = 1e-2, [LK_NUMBERS_F16] = 1e-5, [LK_NUMBERS_F32] = 1e-5};
     uint64_t file_bytes[3];
@@ -428,7 +421,6 @@ static bool fail_if_text_is_read(void *user, uint64_t done, uint64_t total) {
 
 /* Statistics collected for one basis serve every other one of the same groups. */
 static void test_kept_statistics(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     lk_compress_opts opts = {.method = LK_METHOD_PALU, .n_ctx = 200},
                      other = {.method = LK_METHOD_PALU,
@@ -461,7 +453,6 @@ static void test_kept_statistics(void **state) {
 
 /* Plain SVD gives the same basis with and without a text. */
 static void test_plain_without_text(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     lk_compress_opts opts = {.method = LK_METHOD_TALE, .svd = LK_SVD_PLAIN, .n_skip = -1};
     lk_compress *with = make(model, &opts), *without = NULL;
@@ -512,7 +503,6 @@ static double metric_error(const struct lk_basis *b, const struct lk_moments *me
 
 /* The error of the scores is smallest with the metric of the queries that read a head. */
 static void test_query_metric(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     lk_compress_opts opts = {.method = LK_METHOD_PALU, .rank = 0.5, .group = 1, .n_ctx = 256};
     lk_compress *whitened = make(model, &opts);
@@ -533,7 +523,6 @@ static void test_query_metric(void **state) {
 
 /* The error in the residual stream is smallest with the metric that measures it. */
 static void test_output_metric(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     struct lk_ledger ledger = {0};
     struct lk_moments o, rows;
@@ -578,7 +567,6 @@ static int sum_of_ranks(const lk_compress *c, const lk_model *model, enum lk_bas
 }
 
 static void test_fisher_ranks(void **state) {
-    (void)state;
     lk_model *model = open_model("llama");
     for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
         lk_compress_opts opts = {.method = LK_METHOD_PALU,
@@ -605,7 +593,6 @@ static void test_fisher_ranks(void **state) {
 }
 
 static void test_refused(void **state) {
-    (void)state;
     static const struct {
         const char *preset;
         lk_compress_opts opts;

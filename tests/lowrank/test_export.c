@@ -1,24 +1,17 @@
 /* Exported models, run by libllama and by lowkey, compared with the model and its sidecar. */
 #include "lowrank/compress.h"
-#include "support.h"
 #include "support_model.h"
 #include "support_oracle.h"
 #include "support_session.h"
 #include "support_sidecar.h"
+#include "test.h"
 
 #include "gguf.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[] = "/tmp/lowkey-export-XXXXXX";
 static char model_path[64], bases_path[64], sidecar_path[64], out_path[64];
@@ -159,7 +152,6 @@ static void check_adapters(const char *preset, lk_export_numbers numbers, bool f
 
 /* What lowkey computes with is written, so logits have the same bits. */
 static void test_adapters(void **state) {
-    (void)state;
     check_adapters("llama", LK_EXPORT_AUTO, false, 1e-5, 0);
     check_adapters("llama-mha", LK_EXPORT_AUTO, false, 1e-5, 0);
     check_adapters("llama-96", LK_EXPORT_AUTO, false, 1e-5, 0);
@@ -175,7 +167,6 @@ static void test_adapters(void **state) {
 
 /* Other numbers, compared with weights in f32 on our side. */
 static void test_numbers(void **state) {
-    (void)state;
     check_adapters("llama-q4_0", LK_EXPORT_F32, true, 1e-3, 0);
     check_adapters("llama-q4_0", LK_EXPORT_F16, true, 1e-3, 1e-5);
     check_adapters("llama", LK_EXPORT_F16, true, 1e-4, 1e-5);
@@ -205,7 +196,6 @@ static void check_bases(const char *preset, int group, bool adapters, lk_compres
 
 /* Heads that are fused are what a cache of latents computes, up to rounding: latents are f16. */
 static void test_bases(void **state) {
-    (void)state;
     check_bases("bloom", 3, false, LK_NUMBERS_F32, LK_EXPORT_F32, 1e-5, 1e-5);
     check_bases("bloom", 2, false, LK_NUMBERS_Q8, LK_EXPORT_F32, 1e-5, 1e-5);
     check_bases("bloom-96", 4, false, LK_NUMBERS_F16, LK_EXPORT_F16, 1e-5, 1e-5);
@@ -229,7 +219,6 @@ static void check_refused(const char *sidecar, lk_export_opts opts, lk_status ex
 }
 
 static void test_refused(void **state) {
-    (void)state;
     const lk_export_opts plain = {0}, only = {.adapters_only = true},
                          q8 = {.numbers = LK_EXPORT_Q8_0};
     lk_model *model = open_model("llama");
@@ -265,7 +254,6 @@ static void test_refused(void **state) {
 /* ---- damage ---- */
 
 static void test_damaged(void **state) {
-    (void)state;
     const lk_export_opts plain = {0};
     lk_model *model = open_model("llama");
     size_t size, size_model;
@@ -313,7 +301,6 @@ static void check_not_written(const char *path, lk_export_opts opts, lk_status e
 
 /* A file that cannot be written, or not to its end, does not appear, and does not replace one. */
 static void test_unwritable(void **state) {
-    (void)state;
     lk_export_opts plain = {0};
     int n = 0;
     struct rlimit limit, old;

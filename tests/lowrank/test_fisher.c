@@ -1,16 +1,8 @@
 /* Gradients of tiny random models by ggml compared with finite differences of the loss, and the
  * loss with a session's logits. */
 #include "lowrank/fisher.h"
-#include "support.h"
 #include "support_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { TOKENS = 100 };
 static int32_t text[TOKENS];
@@ -85,7 +77,6 @@ static double session_loss(lk_model *model, int n, int shift) {
 }
 
 static void test_fisher(void **state) {
-    (void)state;
     enum { N = 24 };
     const char *const presets[] = {"llama", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
@@ -129,7 +120,6 @@ static void test_fisher(void **state) {
 }
 
 static void test_refused(void **state) {
-    (void)state;
     const struct {
         const char *preset, *words;
     } refused[] = {{"bloom", "cannot be differentiated"},

@@ -6,17 +6,9 @@
 #include "lowrank/linalg.h"
 #include "lowrank/moments.h"
 #include "lowrank/rank.h"
-#include "support.h"
+#include "test.h"
 
 #include <lapacke.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static struct lk_ledger ledger;
 
@@ -91,7 +83,6 @@ static void assert_near(double a, double b, double relative, double scale) {
 /* ---- linear algebra ---- */
 
 static void test_eigen(void **state) {
-    (void)state;
     const int sizes[] = {1, 2, 3, 17, 64, 100};
     struct random r = {1};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -120,7 +111,6 @@ static void test_eigen(void **state) {
 }
 
 static void test_cholesky(void **state) {
-    (void)state;
     enum { N = 23 };
     struct random r = {2};
     double *x = gauss(&r, 3 * N * N), *a = second_of(x, 3 * N, N), *l = malloc(N * N * sizeof *l),
@@ -212,7 +202,6 @@ static double tail(const double *sigma, int from, int n) {
 }
 
 static void test_whitened(void **state) {
-    (void)state;
     const struct {
         int rows, n_out, n_in;
     } cases[] = {{300, 24, 40}, {500, 48, 48}, {200, 64, 32}, {64, 8, 17}};
@@ -262,7 +251,6 @@ static void test_whitened(void **state) {
 /* Palu's appendix K.3: random X [50][100] and W [80][100], so X^T X needs lambda. With s components
  * removed, the error is at most sqrt(s (sigma_max(X^T X) + lambda)) |W|_2. */
 static void test_bound(void **state) {
-    (void)state;
     enum { B = 50, M = 100, N = 80 };
     struct random r = {4};
     double *w_r = malloc(N * M * sizeof *w_r), *y = malloc(B * N * sizeof *y), sigma[N], values[M];
@@ -305,7 +293,6 @@ static void test_bound(void **state) {
 /* In its own metric no other basis has a smaller error, and gain still gives the plain error of the
  * rows. */
 static void test_metric(void **state) {
-    (void)state;
     enum { N = 24, ROWS = 400 };
     struct random r = {5};
     double *x = uneven_rows(&r, ROWS, N), *q = uneven_rows(&r, 100, N),
@@ -340,7 +327,6 @@ static void test_metric(void **state) {
 
 /* Balancing changes the latents, not the rows: the power of each latent becomes its square root. */
 static void test_balance(void **state) {
-    (void)state;
     enum { N = 20, ROWS = 200 };
     struct random r = {6};
     double *x = uneven_rows(&r, ROWS, N), *second = second_of(x, ROWS, N), power[N], before[N];
@@ -369,7 +355,6 @@ static void test_balance(void **state) {
 
 /* Equalizing gives all latents the same ratio of their power to that of the queries. */
 static void test_equalize(void **state) {
-    (void)state;
     enum { N = 20, ROWS = 200 };
     struct random r = {16};
     double *x = uneven_rows(&r, ROWS, N), *q = uneven_rows(&r, ROWS, N), first = 0;
@@ -400,7 +385,6 @@ static void test_equalize(void **state) {
 
 /* Mean pooling replaces every head of a group by the mean of the heads. */
 static void test_mean_pool(void **state) {
-    (void)state;
     enum { HEADS = 3, D = 6, N = HEADS * D, ROWS = 50 };
     struct random r = {7};
     double *x = uneven_rows(&r, ROWS, N), *second = second_of(x, ROWS, N), expected = 0;
@@ -425,7 +409,6 @@ static void test_mean_pool(void **state) {
 /* ---- moments ---- */
 
 static void test_moments(void **state) {
-    (void)state;
     enum { GROUPS = 3, WIDTH = 7, ROWS = 37, LINE = GROUPS * WIDTH };
     struct random r = {8};
     struct lk_moments m, again;
@@ -468,7 +451,6 @@ static void test_moments(void **state) {
 /* ---- ranks ---- */
 
 static void test_rank_round(void **state) {
-    (void)state;
     assert_int_equal(lk_rank_round(192, 0.5, 8), 96);
     assert_int_equal(lk_rank_round(192, 0.51, 8), 96);
     assert_int_equal(lk_rank_round(192, 0.53, 8), 104);
@@ -487,7 +469,6 @@ static double sum_of_errors(const struct lk_rank_item *item, size_t n) {
 /* Errors decrease more and more slowly, so the greedy choice is optimal: compare with every
  * distribution among four items. */
 static void test_rank_by_error(void **state) {
-    (void)state;
     enum { ITEMS = 4, WIDTH = 8, QUANTUM = 2 };
     struct random r = {9};
     for (int trial = 0; trial < 50; trial++) {
@@ -523,7 +504,6 @@ static void test_rank_by_error(void **state) {
 /* In proportion; what an item has no room for goes to the others; the sum equals that of uniform
  * ranks. */
 static void test_rank_by_score(void **state) {
-    (void)state;
     struct lk_rank_item item[3] = {
         {.width = 64, .score = 1}, {.width = 64, .score = 2}, {.width = 64, .score = 3}};
     lk_rank_by_score(item, 3, 0.5, 8);
@@ -556,7 +536,6 @@ static void test_rank_by_score(void **state) {
 
 /* Computed by hand from Palu's code. */
 static void test_rank_as_code(void **state) {
-    (void)state;
     static const struct {
         double share;
         int width, quantum;

@@ -3,7 +3,6 @@
 #include "lowrank/statistics.h"
 #include "test_bases.h"
 
-#include <math.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/lowkey-oscar-XXXXXX";
@@ -39,7 +38,6 @@ static void check_eigenvectors(const struct lk_basis *b, const struct lk_moments
 /* OSCAR: one rotation for each KV head. K's are eigenvectors of the queries' moment, in the order
  * of their eigenvalues, and V's of the weighted values'. */
 static void test_oscar(void **state) {
-    (void)state;
     static const char *const presets[] = {"llama", "qwen3", "gpt2"};
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         lk_model *model = open_model(presets[i]);
@@ -68,7 +66,6 @@ static void test_oscar(void **state) {
 /* V's weight is the mean square of the scores of all queries so far: here of one chunk, in plain
  * loops over rows and queries. */
 static void test_scored_values(void **state) {
-    (void)state;
     enum { N = 96, SKIP = 5 };
     lk_model *model = open_model("llama");
     const struct lk_hparams *hp = &model->net->hp;

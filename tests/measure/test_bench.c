@@ -2,13 +2,7 @@
 #include "engine/repeat_rows.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static const char *const models[] = {"llama", "gemma3"};
 static const char *const recipes[] = {"f16", "best-3", "kivi-2",
@@ -93,7 +87,6 @@ static void repeated_rows_age(lk_model *model, const char *text) {
 }
 
 static void test_sessions(void **state) {
-    (void)state;
     for (int m = 0; m < N_MODEL; m++) {
         lk_model *model = open_preset(models[m], 0, 2);
         for (int r = 0; r < N_RECIPE; r++) {
@@ -106,7 +99,6 @@ static void test_sessions(void **state) {
 
 /* Position p of an f16 session holds the row of position p % n_source. */
 static void test_repeat_is_cyclic(void **state) {
-    (void)state;
     enum { N = 300, N_SOURCE = 70 };
     lk_model *model = open_preset("llama", 0, 2);
     int32_t tok[N_SOURCE];
@@ -155,7 +147,6 @@ static bool never_back(void *user, uint64_t done, uint64_t total) {
 }
 
 static void test_bench(void **state) {
-    (void)state;
     enum { N_TEXT = 600 };
     lk_model *model = open_preset("llama", 0, 2);
     int32_t tok[N_TEXT];

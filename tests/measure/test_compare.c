@@ -1,17 +1,9 @@
 /* Recipes compared with the full cache. */
 #include "lowkey_lab.h"
 #include "support_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static void test_compare(void **state) {
-    (void)state;
     enum { N = 1300 };
     lk_model *model = open_preset("llama", 1024, 2);
     int32_t tok[N];
@@ -57,7 +49,6 @@ static bool count_progress(void *user, uint64_t done, uint64_t total) {
 /* lk_compare scores the last predictions of a chunk as two sessions in lockstep do, with a prompt
  * and without one. */
 static void test_compare_last(void **state) {
-    (void)state;
     enum { N = 300, N_SCORED = 17, N_PROMPT = N - 1 - N_SCORED };
     lk_model *model = open_preset("llama", 1024, 2);
     size_t n_vocab = lk_model_get_info(model).n_vocab;

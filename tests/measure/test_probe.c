@@ -2,14 +2,7 @@
  * to 1, errors grow as bits shrink. */
 #include "measure/probe.h"
 #include "support_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { PROMPT = 700, STEPS = 20 };
 
@@ -68,7 +61,6 @@ static double body_error(const struct reader *exact, const struct reader *r, int
 }
 
 static void test_probes(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", 1024, 2);
     int32_t tok[PROMPT + STEPS];
     random_tokens(tok, PROMPT + STEPS, model, 5);
@@ -149,7 +141,6 @@ static double distance_with_state(const struct reader *full, const struct reader
 }
 
 static void test_state(void **state) {
-    (void)state;
     lk_model *model = open_with_sidecar("llama", 1024, 2, 5);
     int32_t tok[PROMPT + STEPS];
     random_tokens(tok, PROMPT + STEPS, model, 6);

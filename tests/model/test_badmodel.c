@@ -3,19 +3,11 @@
 #include "base/log.h"
 #include "model/gguf_check.h"
 #include "model/net.h"
+#include "test.h"
 #include "tiny_gguf.h"
 #include "token/tokenize.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const struct tiny_spec small = {.name = "small",
                                        .arch = "llama",
@@ -230,7 +222,6 @@ static void apply_edit(struct gguf_context *g, void *user) {
 }
 
 static void wrong_keys(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         assert_true(tiny_gguf_write_edited(scratch, edits[i].spec, apply_edit, (void *)&edits[i]));
         char what[128];
@@ -256,24 +247,15 @@ static void set_tokens(struct gguf_context *g, const char *replaced, const char 
 }
 
 static void make_tokens_equal(struct gguf_context *g, void *user) {
-    (void)user;
     set_tokens(g, "he", "hell", 0);
 }
 static void remove_byte_token(struct gguf_context *g, void *user) {
-    (void)user;
     set_tokens(g, "<0x80>", "eighty", 0);
 }
-static void remove_tokens(struct gguf_context *g, void *user) {
-    (void)user;
-    set_tokens(g, "", "", 200);
-}
-static void make_token_empty(struct gguf_context *g, void *user) {
-    (void)user;
-    set_tokens(g, "or", "", 0);
-}
+static void remove_tokens(struct gguf_context *g, void *user) { set_tokens(g, "", "", 200); }
+static void make_token_empty(struct gguf_context *g, void *user) { set_tokens(g, "or", "", 0); }
 
 static void wrong_vocabularies(void **state) {
-    (void)state;
     assert_true(tiny_gguf_write_edited(scratch, &small_bpe, make_tokens_equal, NULL));
     expect(LK_E_FORMAT, "same text \"hell\"", "equal tokens");
     assert_true(tiny_gguf_write_edited(scratch, &small_spm, remove_byte_token, NULL));
@@ -290,7 +272,6 @@ static void wrong_vocabularies(void **state) {
 /* ---- files that are not models ---- */
 
 static void not_files(void **state) {
-    (void)state;
     lk_err err;
     assert_int_equal(try_open("/nonexistent/model.gguf", &err), LK_E_IO);
     assert_int_equal(try_open("/", &err), LK_E_IO);
@@ -305,7 +286,6 @@ static void not_files(void **state) {
 }
 
 static void truncated_files(void **state) {
-    (void)state;
     size_t size;
     assert_true(tiny_gguf_write(scratch, &small_spm));
     uint8_t *data = read_bytes(&size);
@@ -357,7 +337,6 @@ static void open_with_flipped_bits(const struct tiny_spec *spec, size_t n_flips)
 }
 
 static void flipped_bits(void **state) {
-    (void)state;
     open_with_flipped_bits(&small, 400);
     open_with_flipped_bits(&small_spm, 400);
     open_with_flipped_bits(&small_bpe, 400);
@@ -404,7 +383,6 @@ static void expect_rejected(const struct byte_buffer *b, lk_status expected, con
 }
 
 static void bad_headers(void **state) {
-    (void)state;
     struct byte_buffer b;
     const uint32_t versions[] = {0, 1, 4, 0x03000000};
     for (int i = 0; i < 4; i++) {
@@ -420,7 +398,6 @@ static void bad_headers(void **state) {
 }
 
 static void bad_keys(void **state) {
-    (void)state;
     struct byte_buffer b;
     const uint64_t lengths[] = {UINT64_MAX, 1ull << 40, 0, 2000};
     for (int i = 0; i < 4; i++) {
@@ -492,7 +469,6 @@ static void tensor(struct byte_buffer *b, const char *name, uint32_t n_dims, uin
 }
 
 static void bad_tensors(void **state) {
-    (void)state;
     struct byte_buffer b;
     const struct {
         uint32_t n_dims;
@@ -541,7 +517,6 @@ static void bad_tensors(void **state) {
 }
 
 static void unusable_types(void **state) {
-    (void)state;
     struct tiny_spec s = small;
     s.type = GGML_TYPE_F16; /* changed below in the tensor table */
     assert_true(tiny_gguf_write(scratch, &s));
@@ -562,7 +537,6 @@ static void unusable_types(void **state) {
 /* ---- out of memory, cancellation ---- */
 
 static void out_of_memory(void **state) {
-    (void)state;
     const struct lk_net_opts opts = {.f32 = true, .no_mmap = true};
     struct tiny_spec s = small_spm;
     s.type = GGML_TYPE_Q8_0;
@@ -591,7 +565,6 @@ static bool stop_at(void *user, uint64_t done, uint64_t total) {
 }
 
 static void cancelled(void **state) {
-    (void)state;
     assert_true(tiny_gguf_write(scratch, &small));
     for (int calls = 0; calls < 8; calls++) {
         int left = calls;

@@ -2,22 +2,14 @@
 #include "base/log.h"
 #include "model/net.h"
 #include "model/q4_1_split.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
 #include "ggml-alloc.h"
 #include "ggml-cpu.h"
 #include "llama.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_TOK = 48, N_CTX = 256 }; /* context of both, which decides about LongRoPE */
 
@@ -151,7 +143,7 @@ static float *llama_forward(const char *path, bool repack, const int32_t *tok, i
 /* ---- comparison ---- */
 
 /* sum (a - b)^2 / sum (b - mean b)^2 */
-static double nmse(const float *a, const float *b, size_t n) {
+static double centred_error(const float *a, const float *b, size_t n) {
     double mean = 0, error = 0, power = 0;
     for (size_t i = 0; i < n; i++) mean += b[i] / (double)n;
     for (size_t i = 0; i < n; i++) {
@@ -195,7 +187,7 @@ static double compare_logits(const char *path, const struct lk_net_opts *opts, c
     bool repack = (!opts || !opts->no_repack) && net->hp.d_rope == 0;
     float *ours = lowkey_forward(net, tok, n),
           *theirs = llama_forward(oracle, repack, tok, n, net->hp.n_vocab);
-    double error = nmse(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
+    double error = centred_error(ours, theirs, (size_t)n * (size_t)net->hp.n_vocab);
     print_message("%-22s nmse %.2e  (weights held: %llu bytes)\n", label, error,
                   (unsigned long long)net->weight_bytes);
     assert_int_equal(net->weight_bytes, lk_ledger_bytes(&ledger, LK_FOR_WEIGHTS));
@@ -258,7 +250,6 @@ static void check_quantized(const char *path, const char *name, int n, double re
  * is about that of the file's own layout. Both quantize activations to 8 bits. Without mixtures of
  * experts: their routers turn small differences into large ones. */
 static void split_matrices_are_as_exact(void **state) {
-    (void)state;
     char path[256], oracle[256], label[64];
     temp_path(path, "parts");
     temp_path(oracle, "oracle");
@@ -278,7 +269,6 @@ static void split_matrices_are_as_exact(void **state) {
 }
 
 static void split_keeps_the_weights(void **state) {
-    (void)state;
     enum { N_IN = 3 * LK_OFFSET_BLOCK, N_OUT = 37 };
     static float w[N_OUT * N_IN], whole[N_OUT][N_IN], part[N_OUT][N_IN];
     uint8_t rows[N_OUT * N_IN], q4_0[N_OUT * N_IN];
@@ -298,7 +288,6 @@ static void split_keeps_the_weights(void **state) {
 }
 
 static void families_agree_with_libllama(void **state) {
-    (void)state;
     for (const struct tiny_spec *s = tiny_presets; s->name; s++) {
         char path[256];
         if (s->n_v_head || s->n_conv)
@@ -340,19 +329,14 @@ static void check_real(const char *file, const char *name, bool big) {
 }
 
 static void smollm2_agrees(void **state) {
-    (void)state;
     check_real("SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2", false);
 }
 
 static void qwen25_agrees(void **state) {
-    (void)state;
     check_real("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf", "Qwen2.5", true);
 }
 
-static void gemma3_agrees(void **state) {
-    (void)state;
-    check_real("gemma-3-270m.Q4_K_M.gguf", "Gemma 3", true);
-}
+static void gemma3_agrees(void **state) { check_real("gemma-3-270m.Q4_K_M.gguf", "Gemma 3", true); }
 
 int main(void) {
     lk_redirect_logs();

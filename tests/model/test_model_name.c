@@ -1,13 +1,6 @@
 /* Names of models, from the file names and metadata of published files. */
 #include "model/model_name.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static void check_name(const char *path, const char *general_name, const char *expected) {
     char name[128];
@@ -16,7 +9,6 @@ static void check_name(const char *path, const char *general_name, const char *e
 }
 
 static void file_name_is_used_if_confirmed(void **state) {
-    (void)state;
     check_name("/models/SmolLM2-135M-Instruct.Q4_1.gguf", "Smollm2 135M 8k Lc100K Mix1 Ep2",
                "SmolLM2-135M-Instruct");
     check_name("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf", "Qwen2.5 Coder 0.5B Instruct AWQ",
@@ -31,7 +23,6 @@ static void file_name_is_used_if_confirmed(void **state) {
 }
 
 static void storage_tags_are_removed(void **state) {
-    (void)state;
     static const char *const file[] = {
         "Llama-3.3-70B-Instruct-Q4_K_M-00001-of-00002.gguf",
         "Llama-3.3-70B-Instruct-UD-Q4_K_XL.gguf",
@@ -49,7 +40,6 @@ static void storage_tags_are_removed(void **state) {
 }
 
 static void general_name_is_used_otherwise(void **state) {
-    (void)state;
     /* ollama's files */
     check_name("/blobs/sha256-74701a8c35f6c8d9a4b91f3f3497643001d63e0c7a84e085bed452548fa88d45",
                "Llama 3.2 1B Instruct", "Llama 3.2 1B Instruct");
@@ -61,7 +51,6 @@ static void general_name_is_used_otherwise(void **state) {
 }
 
 static void file_name_is_used_without_general_name(void **state) {
-    (void)state;
     check_name("falcon-rw-1b.Q8_0.gguf", "", "falcon-rw-1b");
     check_name("weird", "", "weird");
     check_name(".gguf", "", ".gguf");
@@ -70,7 +59,6 @@ static void file_name_is_used_without_general_name(void **state) {
 }
 
 static void long_names_are_cut(void **state) {
-    (void)state;
     char name[8];
     lk_model_name(name, sizeof name, "x", "Qwen2.5 Coder");
     assert_string_equal(name, "Qwen2.5");

@@ -5,16 +5,9 @@
 #include "oracle_case.h"
 #include "support_baselines.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CTX = 440, CASES = 3 }; /* cases per model */
 
@@ -137,7 +130,6 @@ static void run_pair(struct pair *p) {
 }
 
 static void test_random_recipes(void **state) {
-    (void)state;
     int n_pass = 0, n_dropped = 0, n_run = 0;
     double worst = 0;
     for (int i = 0; i < models.n; i++) {
@@ -183,13 +175,9 @@ static void test_random_recipes(void **state) {
     assert_true(n_pass > 1000 && n_dropped > 3000);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return open_oracle_models(&models) ? 0 : -1;
-}
+static int set_up(void **state) { return open_oracle_models(&models) ? 0 : -1; }
 
 static int tear_down(void **state) {
-    (void)state;
     close_oracle_models(&models);
     return 0;
 }

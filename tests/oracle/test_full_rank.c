@@ -4,16 +4,9 @@
 #include "lowkey_serve.h"
 #include "oracle_case.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PROMPT = 75, STEPS = 40, AT_ONCE = 21, ALL = PROMPT + STEPS + AT_ONCE + 20, CTX = 200 };
 
@@ -80,7 +73,6 @@ static void compare(const struct oracle_model *m, lk_model *model, const char *t
 }
 
 static void test_full_rank_is_f16(void **state) {
-    (void)state;
     for (int i = 0; i < models.n; i++) {
         const struct oracle_model *m = &models.model[i];
         struct random r = {(uint64_t)i};
@@ -104,13 +96,9 @@ static void test_full_rank_is_f16(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return open_oracle_models(&models) ? 0 : -1;
-}
+static int set_up(void **state) { return open_oracle_models(&models) ? 0 : -1; }
 
 static int tear_down(void **state) {
-    (void)state;
     close_oracle_models(&models);
     return 0;
 }

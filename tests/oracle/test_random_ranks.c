@@ -3,20 +3,12 @@
  * usage: test_random_ranks [SEED [COUNT]]     (default: 1 5) */
 #include "engine/session_state.h"
 #include "oracle_case.h"
-#include "support.h"
 #include "support_baselines.h"
 #include "support_cluster.h"
 #include "support_model.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static uint64_t first_seed = 1;
 static int n_case = 5;
@@ -96,7 +88,6 @@ static double compare_case(uint64_t seed) {
 }
 
 static void test_random_recipes(void **state) {
-    (void)state;
     double worst = 0;
     for (int i = 0; i < n_case; i++) {
         double found = compare_case(first_seed + (uint64_t)i);
@@ -105,13 +96,9 @@ static void test_random_recipes(void **state) {
     print_message("%d recipes, largest NMSE over the same codes %.1e\n", n_case, worst);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return open_oracle_models(&models) ? 0 : -1;
-}
+static int set_up(void **state) { return open_oracle_models(&models) ? 0 : -1; }
 
 static int tear_down(void **state) {
-    (void)state;
     close_oracle_models(&models);
     return 0;
 }

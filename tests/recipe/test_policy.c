@@ -1,17 +1,8 @@
 /* Eviction policies: the rows that the cache keeps at every step, over random scores, equal those
  * of a simple model of each policy, and decode to the rows that were appended. */
 #include "cache/cache.h"
-#include "support.h"
 #include "support_kv.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_HEAD = 3, D_HEAD = 64, N_CHANNEL = N_HEAD * D_HEAD, MAX_TOKENS = 1200 };
 
@@ -168,7 +159,6 @@ static void compare(const struct cache_under_test *s, const struct model *p, con
 }
 
 static void test_every_step(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         const struct setup *setup = &setups[i];
         static struct model p;
@@ -223,7 +213,6 @@ static void test_every_step(void **state) {
 
 /* A prompt is reduced in one step: the rows with the highest scores stay. */
 static void test_prompts(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         const struct setup *setup = &setups[i];
         static struct model p;
@@ -267,7 +256,6 @@ static void test_prompts(void **state) {
 
 /* Policy random keeps rows spread over all tokens seen, and different rows in each head. */
 static void test_random_is_a_sample(void **state) {
-    (void)state;
     static struct cache_under_test s;
     open_cache(&s, "keep 64 by random: f16; window 16: f16", 3);
     for (int at = 0; at < MAX_TOKENS; at += 8) {
@@ -294,7 +282,6 @@ static void test_random_is_a_sample(void **state) {
 /* Replacing a row keeps the block's mean. The row is then nearly as accurate as if it had been
  * encoded with the block. */
 static void test_replaced_rows(void **state) {
-    (void)state;
     struct random r = {8};
     float x[LK_TILE * D_HEAD], y[D_HEAD], back[LK_TILE * D_HEAD], sigma[D_HEAD];
     for (int i = 0; i < LK_TILE * D_HEAD; i++) x[i] = random_gauss(&r) + (i % D_HEAD == 5 ? 9 : 0);
@@ -330,7 +317,6 @@ static void test_replaced_rows(void **state) {
 
 /* If any allocation fails, the cache keeps its previous state. */
 static void test_failed_allocations(void **state) {
-    (void)state;
     for (int nth = 1;; nth++) {
         static struct cache_under_test s;
         open_cache(&s, "sink 4: f16; keep 40 by h2o: f16; window 30: f16", 5);

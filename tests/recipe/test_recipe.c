@@ -4,13 +4,7 @@
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_levels.h"
 #include "support_baselines.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static lk_recipe *parsed(const char *text) {
     lk_err err = {0};
@@ -28,7 +22,6 @@ static void assert_codec(struct lk_codec codec, enum lk_coding coding, int bits,
 }
 
 static void levels_are_read(void **state) {
-    (void)state;
     lk_recipe *r = parsed(
         "sink 4: f16; body: k=rot3 v=rot2(uniform); recent 12.5%: kivi4(g64); window 128: f16");
     assert_int_equal(r->n_level, 4);
@@ -56,7 +49,6 @@ static void levels_are_read(void **state) {
 }
 
 static void options_override_the_side(void **state) {
-    (void)state;
     lk_recipe *r = parsed("all: v=rot4(sigma, mean) k=rot5(nomean,nosigma,uniform)");
     assert_codec(r->level[0].k, LK_ROT, 5, false, false);
     assert_codec(r->level[0].v, LK_ROT, 4, true, true);
@@ -68,7 +60,6 @@ static void options_override_the_side(void **state) {
 }
 
 static void layers_override_the_body(void **state) {
-    (void)state;
     struct lk_level_spec level[LK_MAX_LEVEL];
     lk_recipe *r = parsed("sink 4: f16; body: rot2; layers first 2, last 2, 10, 12-14: k=rot4 "
                           "v=rot3; window 64: f16");
@@ -93,7 +84,6 @@ static void layers_override_the_body(void **state) {
 }
 
 static void layers_have_a_maximum_of_groups(void **state) {
-    (void)state;
     char text[32 + 2 * LK_MAX_OVERRIDE] = "body: rot2; layers ";
     size_t len = strlen(text);
     for (int i = 0; i < LK_MAX_OVERRIDE; i++) {
@@ -110,7 +100,6 @@ static void layers_have_a_maximum_of_groups(void **state) {
 }
 
 static void heads_have_their_own_codecs(void **state) {
-    (void)state;
     struct lk_level_spec level[LK_MAX_LEVEL];
     lk_recipe_level shown;
     lk_recipe *r = parsed("body: rot2; heads 5: k=rot3 v=rot2; layers 1-2 heads 0, 2-3: rot1; "
@@ -149,7 +138,6 @@ static void heads_have_their_own_codecs(void **state) {
 }
 
 static void layers_override_a_window(void **state) {
-    (void)state;
     struct lk_level_spec level[LK_MAX_LEVEL];
     lk_recipe_level shown;
     lk_recipe *r = parsed("layers last 1 window: rot7; sink 4: f16; body: rot2; layers 1-2: rot5; "
@@ -174,7 +162,6 @@ static void layers_override_a_window(void **state) {
 }
 
 static void keep_limits_the_body(void **state) {
-    (void)state;
     lk_recipe_level level;
     struct lk_level_spec spec[LK_MAX_LEVEL];
     lk_recipe *r = parsed("sink 4(shift): f16; body: none; window 28: f16");
@@ -222,7 +209,6 @@ static void keep_limits_the_body(void **state) {
 }
 
 static void the_body_may_be_none(void **state) {
-    (void)state;
     lk_recipe_level level;
     lk_recipe *r = parsed("sink 4: f16; body: none; recent 100: rot4; window 28: f16");
     assert_true(lk_recipe_evicts(r));
@@ -240,7 +226,6 @@ static void the_body_may_be_none(void **state) {
 
 /* Different spellings of the same recipe, and the text that lk_recipe_text returns. */
 static void spellings_are_equivalent(void **state) {
-    (void)state;
     static const struct {
         const char *text, *normalized, *same;
     } row[] = {
@@ -290,7 +275,6 @@ static void spellings_are_equivalent(void **state) {
 }
 
 static void presets_are_recipes(void **state) {
-    (void)state;
     size_t n = 0;
     lk_preset preset;
     for (; lk_recipe_preset(n, &preset); n++) {
@@ -309,7 +293,6 @@ static void presets_are_recipes(void **state) {
 }
 
 static void tuned_presets_are_recipes(void **state) {
-    (void)state;
     lk_preset preset;
     for (size_t n = 0; lk_recipe_tuned(n, &preset); n++) {
         lk_recipe *named = parsed(preset.name), *written = parsed(preset.text);
@@ -350,7 +333,6 @@ static void assert_errors(const struct bad_recipe *row, size_t n_row) {
 }
 
 static void errors_show_their_place(void **state) {
-    (void)state;
     static const struct bad_recipe row[] = {
         {"", "recipe: ", "empty"},
         {" \n # nothing\n", "recipe: ", "empty"},
@@ -467,7 +449,6 @@ static void errors_show_their_place(void **state) {
 }
 
 static void errors_of_latents(void **state) {
-    (void)state;
     static const struct bad_recipe row[] = {
         {"body: latent0%", "column 13:", "more than 0% and at most 100%"},
         {"body: latent101%", "column 13:", "at most 100%"},
@@ -491,7 +472,6 @@ static void errors_of_latents(void **state) {
 }
 
 static void unknown_names_are_explained(void **state) {
-    (void)state;
     static const struct bad_recipe row[] = {
         {"selectve", "'selectve'", "did you mean selective?"},
         {"best3", "'best3'", "did you mean best-3?"},
@@ -520,7 +500,6 @@ static void unknown_names_are_explained(void **state) {
 }
 
 static void errors_of_layers_show_their_place(void **state) {
-    (void)state;
     static const struct bad_recipe row[] = {
         {"body: rot2; layers: rot3", "column 19:", "expected 'first', 'last' or a layer number"},
         {"body: rot2; layers 5-3: rot3",
@@ -543,7 +522,6 @@ static void errors_of_layers_show_their_place(void **state) {
 }
 
 static void errors_of_sizes_show_their_place(void **state) {
-    (void)state;
     static const struct bad_recipe row[] = {
         {"sink 4: f16; body: none", "column 14:", "needs a window"},
         {"sink 4: rot8; body: rot3", "column 1:", "arrive one at a time"},
@@ -584,7 +562,6 @@ static void errors_of_sizes_show_their_place(void **state) {
 /* Every pair of the table parses, or is refused for the reason that the table gives, and its
  * example has both features. */
 static void combinations_are_a_table(void **state) {
-    (void)state;
     lk_combination pair;
     size_t n = 0, n_refused = 0;
     for (; lk_recipe_combination(n, &pair); n++) {
@@ -617,7 +594,6 @@ static void combinations_are_a_table(void **state) {
 }
 
 static void limits_hold(void **state) {
-    (void)state;
     static char text[20000];
     lk_err err = {0};
     lk_recipe *recipe = NULL;

@@ -2,15 +2,7 @@
 #include "base/clock.h"
 #include "support_http.h"
 #include "support_serve.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* Options of a server without a session directory. */
 static struct lk_server_opts options(void) {
@@ -59,7 +51,6 @@ static void library_answer(const char *prompt, size_t n, char *out, size_t cap) 
 }
 
 static void completion_matches_library(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     char want[1024];
@@ -111,7 +102,6 @@ static int join_stream(char *body, char *out, size_t cap, const char *object) {
 }
 
 static void stream_matches_whole_response(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     char text[4096];
@@ -142,7 +132,6 @@ static void stream_matches_whole_response(void **state) {
 }
 
 static void multiple_choices_and_logprobs(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "POST", "/v1/completions",
@@ -182,7 +171,6 @@ static void multiple_choices_and_logprobs(void **state) {
 
 /* Choices of one prompt start with copies of one cache, so greedy ones are equal. */
 static void choices_share_one_prefill(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json =
@@ -204,7 +192,6 @@ static void choices_share_one_prefill(void **state) {
 }
 
 static void stop_strings_are_removed(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "POST", "/v1/completions",
@@ -231,7 +218,6 @@ static void stop_strings_are_removed(void **state) {
 }
 
 static void json_schema_constrains_answer(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     /* A random model produces any text, so the schema must bound the answer. */
@@ -258,7 +244,6 @@ static void json_schema_constrains_answer(void **state) {
 /* Two alternatives that start alike and contain each other: a parser that keeps a stack for every
  * alternative has twice as many with every level. */
 static void ambiguous_schema_costs_little(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     double start = lk_process_cpu_seconds();
@@ -276,7 +261,6 @@ static void ambiguous_schema_costs_little(void **state) {
 }
 
 static void grammar_constrains_answer(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "POST", "/v1/completions",
@@ -316,7 +300,6 @@ static json_t *complete_with_eos_bias(const struct lk_server *server, bool ignor
 }
 
 static void logit_bias_and_ignore_eos(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json =
@@ -363,7 +346,6 @@ static json_t *ask_about_document(const struct lk_server *server, const char *wo
 /* Another question about the same document: only the question is prefilled, although the recipe
  * cannot be cut back that far. */
 static void chat_goes_back_to_its_question(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = 2048;
     for (int with = 0; with < 2; with++) {
@@ -386,7 +368,6 @@ static void chat_goes_back_to_its_question(void **state) {
 }
 
 static void chat_reuses_session(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *first =
@@ -418,7 +399,6 @@ static void chat_reuses_session(void **state) {
 
 /* There is memory for about two sessions: the least recently used one is evicted. */
 static void idle_sessions_are_evicted(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     lk_plan plan;
     assert_int_equal(lk_plan_make(model, recipes[0], &(lk_session_opts){.n_ctx = 200}, &plan, NULL),
@@ -441,7 +421,6 @@ static void idle_sessions_are_evicted(void **state) {
 /* ---- other endpoints ---- */
 
 static void info_endpoints(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "GET", "/v1/models", "");

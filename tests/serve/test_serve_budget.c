@@ -5,20 +5,13 @@
 #include "serve/workers.h"
 #include "support_http.h"
 #include "support_serve.h"
+#include "test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = serve_options();
@@ -34,7 +27,6 @@ static void sleep_ms(long ms) {
 /* ---- parts ---- */
 
 static void charges_are_bounded(void **state) {
-    (void)state;
     static struct lk_metrics metrics;
     struct lk_budget budget;
     struct lk_api_error error;
@@ -61,7 +53,6 @@ static void charges_are_bounded(void **state) {
 
 /* Requests of one size cannot take what smaller ones need. */
 static void many_large_requests_leave_room(void **state) {
-    (void)state;
     enum { N = 256 }; /* as many as there are connections */
     static struct lk_metrics metrics;
     static struct lk_charge charge[N];
@@ -122,7 +113,6 @@ static int run_tasks(struct load *load, int n) {
 }
 
 static void workers_bound_what_runs(void **state) {
-    (void)state;
     struct load load = {.stay = true};
     assert_int_equal(lk_workers_start(&load.workers, 2, NULL), LK_OK);
     assert_int_equal(run_tasks(&load, 20), 20);
@@ -133,7 +123,6 @@ static void workers_bound_what_runs(void **state) {
 
 /* Large tasks run on all threads but one. */
 static void large_tasks_leave_a_thread(void **state) {
-    (void)state;
     struct load load = {.stay = true, .large = true};
     assert_int_equal(lk_workers_start(&load.workers, 2, NULL), LK_OK);
     assert_int_equal(run_tasks(&load, 10), 10);
@@ -145,7 +134,6 @@ static void large_tasks_leave_a_thread(void **state) {
 }
 
 static void waiting_tasks_can_be_dropped(void **state) {
-    (void)state;
     struct load load = {.stay = false}; /* asked every 0.25 s: 32 tasks of 20 ms take 0.32 s */
     assert_int_equal(lk_workers_start(&load.workers, 1, NULL), LK_OK);
     int n_done = run_tasks(&load, 32);
@@ -174,7 +162,6 @@ static void counting_free(void *p) {
 }
 
 static void parsed_bytes_are_an_upper_bound(void **state) {
-    (void)state;
     static const char *const items[] = {"{}",
                                         "[]",
                                         "1",
@@ -227,7 +214,6 @@ static void expect_refused(const struct lk_server *server, int status, const cha
 }
 
 static void expensive_requests_are_refused(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     expect_refused(server, 413, "/v1/completions", repeat_item("ignored", "{}", 60000),
@@ -258,7 +244,6 @@ static void expensive_requests_are_refused(void **state) {
 
 /* More answers than the queue holds are refused before a grammar is compiled or a sampler made. */
 static void answers_are_counted_first(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     expect_refused(server, 400, "/v1/completions",
@@ -303,7 +288,6 @@ static json_int_t slots_number(const struct lk_server *server, const char *heade
 
 /* The logprobs make the stream large, so that the socket's buffers are soon full. */
 static void unread_answers_give_their_places_up(void **state) {
-    (void)state;
     enum { N = 2 };
     struct lk_server_opts opts = options();
     opts.n_parallel = N;
@@ -335,7 +319,6 @@ static void unread_answers_give_their_places_up(void **state) {
 static const char *const two_keys[] = {"key-number-one", "key-number-two"};
 
 static void one_key_does_not_hold_all_places(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.key = two_keys;
     opts.n_key = 2;
@@ -362,7 +345,6 @@ static void one_key_does_not_hold_all_places(void **state) {
 
 /* A client that fills the queue loses its newest request to another client. */
 static void a_full_queue_makes_room(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.key = two_keys;
     opts.n_key = 2;

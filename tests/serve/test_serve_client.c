@@ -2,21 +2,13 @@
 #define _DEFAULT_SOURCE /* usleep */
 #include "serve/openai_chat.h"
 #include "serve/scheduler.h"
-#include "support.h"
 #include "support_http.h"
 #include "support_model.h"
 #include "support_serve.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LONG_PROMPT = 12000 }; /* tokens; its prefill takes a while */
 
@@ -29,7 +21,6 @@ static struct lk_server_opts options(void) {
 /* ---- the queue ---- */
 
 static void full_queue_gets_429(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = LONG_PROMPT + 100;
     opts.n_parallel = 1;
@@ -65,7 +56,6 @@ static void full_queue_gets_429(void **state) {
 
 /* With a queue time of 0 a job starts immediately or is refused. */
 static void zero_queue_time_admits_immediate_jobs(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_parallel = 1;
     opts.queue_s = 0;
@@ -78,7 +68,6 @@ static void zero_queue_time_admits_immediate_jobs(void **state) {
 
 /* A closed scheduler must not use CPU time. */
 static void closed_scheduler_is_idle(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     static struct lk_metrics metrics;
     struct lk_scheduler *scheduler = NULL;
@@ -110,7 +99,6 @@ static int status_for_host(const struct lk_server *server, const char *host) {
 
 /* Without keys, names that another site may have pointed here (DNS rebinding) are rejected. */
 static void foreign_hosts_are_rejected(void **state) {
-    (void)state;
     static const char *const good[] = {"localhost",        "LocalHost:80", "127.0.0.1:8080",
                                        "192.168.7.9:8080", "[::1]",        "[fe80::1]:8080"};
     static const char *const bad[] = {"evil.example",
@@ -163,7 +151,6 @@ static void expect_preflight(const struct lk_server *server, const char *headers
 
 /* Clients in a browser send custom headers. */
 static void cors_allows_requested_headers(void **state) {
-    (void)state;
     static const char usual[] = "Authorization, Content-Type";
     struct lk_server_opts opts = options();
     opts.origin = "https://app.example";
@@ -179,7 +166,6 @@ static void cors_allows_requested_headers(void **state) {
 
 /* The sampler accepts the grammar of a forced tool call, even if names look like grammar rules. */
 static void forced_tool_call_has_valid_grammar(void **state) {
-    (void)state;
     static const char body[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\", "
         "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a \\\"root ::= \", "
@@ -207,7 +193,6 @@ static const char *text_of(const json_t *answer, size_t i) {
 
 /* Includes seeds that a sampler treats as "no seed", and their neighbors. */
 static void seed_makes_answers_repeatable(void **state) {
-    (void)state;
     static const char *const seeds[] = {"-1", "4294967295", "4294967294", "9223372036854775807"};
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
@@ -248,7 +233,6 @@ static json_t *streamed_offsets(char *body, char *text, size_t cap) {
 
 /* The sampled token is always listed in top_logprobs. Offsets count characters, also in streams. */
 static void completion_logprobs_and_offsets(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     static const char fields[] =
@@ -286,7 +270,6 @@ static void completion_logprobs_and_offsets(void **state) {
 
 /* A prompt given as tokens is echoed as their text. */
 static void token_prompts_are_echoed(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *tokens =
@@ -317,7 +300,6 @@ static void expect_start_fails(const struct lk_server_opts *opts, const char *wh
 
 /* A recipe that would fail every request is reported at start. */
 static void recipes_are_checked_at_start(void **state) {
-    (void)state;
     static const char *const lacking[] = {"best-1.9",
                                           "sink 4: f16; body: none; window 16: f16; absorb less"};
     struct lk_server_opts opts = options();

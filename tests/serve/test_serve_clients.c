@@ -2,17 +2,10 @@
  * once. */
 #include "support_http.h"
 #include "support_serve.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = serve_options();
@@ -29,7 +22,6 @@ static const char *text_at(const json_t *json, const char *field) {
 static const char other_name[] = "{\"model\": \"gpt-4o\", \"prompt\": \"x\", \"max_tokens\": 1}";
 
 static void any_model_name_is_answered(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "POST", "/v1/completions", other_name);
@@ -42,7 +34,6 @@ static void any_model_name_is_answered(void **state) {
 }
 
 static void strict_model_accepts_only_its_names(void **state) {
-    (void)state;
     static const char *const alias[] = {"second", "org/third"};
     struct lk_server_opts opts = options();
     opts.strict_model = true;
@@ -80,7 +71,6 @@ static int status_for_host(const struct lk_server *server, const char *host) {
 
 /* Docker's name of the host is admitted only if the operator says so. */
 static void hosts_are_admitted_by_name(void **state) {
-    (void)state;
     static const char *const host[] = {"host.docker.internal", "box"};
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
@@ -128,7 +118,6 @@ static void expect_text(int fd, char *got, size_t cap, const char *text) {
 /* A stream that waits in the queue has sent its headers and a comment; an error is then an event of
  * OpenAI's form. */
 static void queued_streams_start_at_once(void **state) {
-    (void)state;
     /* One request holds the memory because no client reads its answer, and a second one waits. */
     struct lk_server_opts opts = options();
     static char got[1 << 16];
@@ -164,14 +153,12 @@ static char log_text[4096];
 
 /* Called before the connection of a request closes, so the client's end of file is later. */
 static void record_log(void *user, const char *line) {
-    (void)user;
     strncat(log_text, line, sizeof log_text - strlen(log_text) - 2);
     strcat(log_text, "\n");
 }
 
 /* Each line names the client, the tokens that were read and written, and their speeds. */
 static void log_has_tokens_and_speeds(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.log = record_log;
     log_text[0] = 0;

@@ -4,17 +4,10 @@
 #include "serve/tokens.h"
 #include "support_http.h"
 #include "support_serve.h"
+#include "test.h"
 #include "tiny_gguf.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LONG_TOKEN = 'L', LONG_LEN = 600, USER_DEFINED = 4 };
 static char long_text[LONG_LEN + 1], model_path[ROOM];
@@ -28,7 +21,6 @@ static void lengthen_token(struct gguf_context *g, void *user) {
     int64_t texts = gguf_find_key(g, "tokenizer.ggml.tokens"),
             types = gguf_find_key(g, "tokenizer.ggml.token_type");
     size_t n = gguf_get_arr_n(g, texts);
-    (void)user;
     for (size_t i = 0; i < n; i++) {
         snprintf(store[i], sizeof store[i], "%s", gguf_get_arr_str(g, texts, i));
         text[i] = store[i];
@@ -80,7 +72,6 @@ static void expect_long(const char *text, size_t n) {
 /* ---- long tokens ---- */
 
 static void long_tokens_are_whole(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = post(server, "/tokenize", json_pack("{s:s}", "content", long_text)),
@@ -105,7 +96,6 @@ static void long_tokens_are_whole(void **state) {
 /* The bytes of logprobs, and the text of a session in memory and on disk: if it were cut, the
  * conversation would not continue where the answer ended. */
 static void long_tokens_are_in_sessions(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *first = chat(server, "a long story of many words, please, for the store", NULL, NULL,
@@ -152,7 +142,6 @@ static bool run_program(const char *options, char *out, size_t cap) {
 }
 
 static void program_prints_long_tokens(void **state) {
-    (void)state;
     char out[4 * LONG_LEN], grammar[2 * ROOM], options[3 * ROOM];
     join_path(grammar, session_dir, "grammar");
     FILE *f = fopen(grammar, "w");
@@ -190,7 +179,6 @@ static json_int_t prompt_tokens(const struct lk_server *server, json_t *body) {
 }
 
 static void prompts_are_plain_unless_asked(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     for (int by_default = 0; by_default < 2; by_default++) {
         opts.parse_special = by_default;
@@ -232,7 +220,6 @@ static json_int_t chat_tokens(const struct lk_server *server, const char *role,
 
 /* Messages of all roles are plain, whatever the server and the request say. */
 static void messages_are_plain(void **state) {
-    (void)state;
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
     struct lk_server_opts opts = serve_options();
     opts.parse_special = true;
@@ -245,7 +232,6 @@ static void messages_are_plain(void **state) {
 
 /* A message that spells a whole conversation does not get the session of the real one. */
 static void imitation_gets_no_session(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *real = chat(server, "hi", NULL, NULL, "{\"max_tokens\": 8}");
@@ -267,7 +253,6 @@ static void imitation_gets_no_session(void **state) {
 
 /* Bytes 0xFF and 0xFE of ordinary tokens do not mark anything in the text of a session. */
 static void answers_cannot_contain_marks(void **state) {
-    (void)state;
     int32_t *tok, bytes[2] = {-1, -1};
     size_t n, len;
     struct lk_buf text = {0};

@@ -1,25 +1,17 @@
 /* The store: sessions continue from disk as from memory, invalid and foreign files are ignored,
  * limits hold, and killed servers leave complete files. */
 #define _DEFAULT_SOURCE /* usleep, utimensat */
-#include "support.h"
 #include "support_http.h"
 #include "support_serve.h"
 #include "support_session.h"
+#include "test.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LONG_CTX = 12100 };
 
@@ -29,7 +21,6 @@ static const char question[] =
 /* ---- stored sessions ---- */
 
 static void chat_continues_after_restart(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *first = chat(server, question, NULL, NULL, "{}");
@@ -63,7 +54,6 @@ static void chat_continues_after_restart(void **state) {
 
 /* A session that several conversations continued is kept next to them. */
 static void shared_session_file_stays(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     opts.n_checkpoint = 0; /* the session of the first one would be cut back */
     struct lk_server *server = serve_start(&opts);
@@ -103,7 +93,6 @@ static int stored_tokens(const char *name) {
 
 /* A server that is stopped during prefill stores the tokens processed so far. */
 static void cancelled_prefill_keeps_its_tokens(void **state) {
-    (void)state;
     enum {
         FIRST = 100,
         PORTION = 512,
@@ -157,7 +146,6 @@ static json_t *complete_shared_prefix(const struct lk_server *server, int which)
 
 /* A shared prefix is found after every restart, whichever prompts continued it. */
 static void shared_prefix_file_stays(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete_shared_prefix(server, 1));
@@ -175,7 +163,6 @@ static void shared_prefix_file_stays(void **state) {
 
 /* The same prompt again: the stored session is truncated. */
 static void same_prompt_after_restart(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *first = complete(server, 1, ", \"logprobs\": 3");
@@ -191,7 +178,6 @@ static void same_prompt_after_restart(void **state) {
 
 /* There is memory for about two sessions: evicted ones are loaded again. */
 static void evicted_sessions_are_reloaded(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     lk_plan plan;
     assert_int_equal(lk_plan_make(model, recipes[0], &(lk_session_opts){.n_ctx = 100}, &plan, NULL),
@@ -226,7 +212,6 @@ static void evicted_sessions_are_reloaded(void **state) {
 }
 
 static void store_limit_is_enforced(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     if (opts.n_rank > 2) skip(); /* partly filled blocks on each rank are most of the estimates */
     struct lk_server *server = serve_start(&opts);
@@ -271,7 +256,6 @@ static void store_limit_is_enforced(void **state) {
 }
 
 static void private_requests_are_not_stored(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ", \"cache_prompt\": false"));
@@ -321,7 +305,6 @@ static void expect_file_ignored(const char *path, const uint8_t *data, size_t si
 }
 
 static void invalid_and_foreign_files_are_ignored(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_t *right = complete(server, 1, ", \"logprobs\": 3");
@@ -361,7 +344,6 @@ static void invalid_and_foreign_files_are_ignored(void **state) {
 
 /* A name like those of stored sessions may be a symlink or a directory. */
 static void symlinks_are_not_followed(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
@@ -391,7 +373,6 @@ static void symlinks_are_not_followed(void **state) {
 }
 
 static void servers_share_a_directory(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *a = serve_start(&opts), *b = serve_start(&opts);
     for (int i = 0; i < 3; i++)
@@ -418,7 +399,6 @@ static void servers_share_a_directory(void **state) {
 }
 
 static void session_directory_is_checked(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = NULL;
     lk_err err = {0};
@@ -464,7 +444,6 @@ static pid_t fork_server(int *port) {
 }
 
 static void killed_server_leaves_complete_files(void **state) {
-    (void)state;
     enum { KILLS = 12 };
     struct random r = {7};
     int n_temporary = 0;

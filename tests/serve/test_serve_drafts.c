@@ -1,15 +1,7 @@
 /* A server that drafts: several answers at a time are those of a server that does not. */
 #include "support_http.h"
 #include "support_serve.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static struct lk_server *start(bool drafts, uint64_t max_bytes) {
     struct lk_server_opts o = serve_options();
@@ -82,7 +74,6 @@ static void expect_same_texts(const json_t *a, const json_t *b, const char *what
 }
 
 static void test_same_answers(void **state) {
-    (void)state;
     json_t *plain[N], *drafted[N];
     struct lk_server *a = start(false, 0), *b = start(true, 0);
     for (int round = 0; round < 3; round++) { /* the later ones find sessions in memory */
@@ -116,7 +107,6 @@ static void test_same_answers(void **state) {
 
 /* The session holds what it would hold without drafts, so the next turn of a chat finds it. */
 static void test_chat_goes_on(void **state) {
-    (void)state;
     struct lk_server *a = start(false, 0), *b = start(true, 0);
     json_t *x = NULL, *y = NULL;
     for (int turn = 0; turn < 3; turn++) {
@@ -141,7 +131,6 @@ static void test_chat_goes_on(void **state) {
 
 /* A stream has the whole text, however slowly it is read. */
 static void test_stream(void **state) {
-    (void)state;
     struct lk_server *server = start(true, 0);
     char body[512], text[4096];
     size_t len = 0;

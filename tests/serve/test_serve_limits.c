@@ -1,18 +1,11 @@
 /* What the server rejects and survives: invalid requests, limits, access, misbehaving clients. */
 #include "support_http.h"
 #include "support_serve.h"
+#include "test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* Options of a server without a session directory. */
 static struct lk_server_opts options(void) {
@@ -29,7 +22,6 @@ static void sleep_ms(long ms) {
 /* ---- errors ---- */
 
 static void invalid_requests_are_rejected(void **state) {
-    (void)state;
     static const struct {
         int status;
         const char *path, *body, *code;
@@ -114,7 +106,6 @@ static void invalid_requests_are_rejected(void **state) {
 }
 
 static void limits_are_enforced(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.max_body = 1000;
     opts.max_bytes = 1 << 16;
@@ -145,7 +136,6 @@ static void limits_are_enforced(void **state) {
 
 /* Otherwise the system would give requests to either of them at random. */
 static void one_server_per_port(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts), *second = NULL;
     lk_err err = {0};
@@ -158,7 +148,6 @@ static void one_server_per_port(void **state) {
 }
 
 static void keys_and_origins_are_checked(void **state) {
-    (void)state;
     static const char *const keys[] = {"first-key", "second"};
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
@@ -240,7 +229,6 @@ static void send_completion(int fd, const char *body) {
 }
 
 static void disconnect_ends_jobs(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     static const char *const bodies[] = {
@@ -258,7 +246,6 @@ static void disconnect_ends_jobs(void **state) {
 
 /* Some clients do not read their response, some stop in the middle of the request. */
 static void slow_clients_do_not_block_others(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.time_s = 2;
     struct lk_server *server = serve_start(&opts);
@@ -278,7 +265,6 @@ static void slow_clients_do_not_block_others(void **state) {
 }
 
 static void server_survives_garbage(void **state) {
-    (void)state;
     static const char *const texts[] = {
         "\r\n\r\n\r\n",
         "GET\r\n\r\n",
@@ -313,7 +299,6 @@ static void *long_request_thread(void *port) {
 
 /* The client of a server that is stopped gets an error, or its answer. */
 static void stop_during_work(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     int port = lk_server_port(server);

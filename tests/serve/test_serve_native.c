@@ -4,16 +4,7 @@
 #include "support_http.h"
 #include "support_model.h"
 #include "support_serve.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = serve_options();
@@ -34,7 +25,6 @@ static json_int_t number_at(const json_t *json, const char *field) {
 /* ---- other paths ---- */
 
 static void paths_of_other_servers(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     static const char *const get[] = {"/models", "/v1/health", "/props", "/tokenizer_info"};
@@ -64,7 +54,6 @@ static void paths_of_other_servers(void **state) {
 
 /* With keys, only what tells nothing about the model is public. */
 static void keys_protect_other_paths(void **state) {
-    (void)state;
     static const char *const key[] = {"secret-key"};
     static const struct {
         int status;
@@ -89,7 +78,6 @@ static void keys_protect_other_paths(void **state) {
 }
 
 static void properties(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_json(server, 200, "GET", "/props", "");
@@ -110,7 +98,6 @@ static void properties(void **state) {
 
 /* lm-eval takes the tokens of its prompts from these. */
 static void tokenizer_of_remote_clients(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *info = request_json(server, 200, "GET", "/tokenizer_info", "");
@@ -137,7 +124,6 @@ static void tokenizer_of_remote_clients(void **state) {
 /* ---- llama.cpp's completions ---- */
 
 static void native_completion(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *openai = request_json(server, 200, "POST", "/v1/completions",
@@ -216,7 +202,6 @@ static void set_fim_tokens(struct gguf_context *gguf, void *user) {
 
 /* Greedy answers to the texts between control tokens must be those to the same tokens. */
 static void infill_uses_the_model_s_tokens(void **state) {
-    (void)state;
     char path[] = "/tmp/lowkey-infill-XXXXXX";
     struct lk_server_opts opts = options();
     int32_t n_vocab = lk_model_get_info(model).n_vocab;
@@ -292,7 +277,6 @@ static void expect_embedding(const json_t *json, size_t i, const float *want, si
 }
 
 static void embeddings_are_the_library_s(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     if (opts.n_rank > 1) {
@@ -352,7 +336,6 @@ static void embeddings_are_the_library_s(void **state) {
 }
 
 static void invalid_embeddings_are_rejected(void **state) {
-    (void)state;
     static const struct {
         int status;
         const char *body, *code;
@@ -395,7 +378,6 @@ static void invalid_embeddings_are_rejected(void **state) {
 
 /* An answer ends with the context. */
 static void answers_end_with_the_context(void **state) {
-    (void)state;
     static const char body[] = "{\"prompt\": \"hello\", \"n_predict\": 900, \"ignore_eos\": true, "
                                "\"temperature\": 0}";
     struct lk_server_opts opts = serve_options();
@@ -448,7 +430,6 @@ static json_int_t left_out(const json_t *reply) {
 
 /* The oldest turns leave, the reply says so, and the next requests reuse what is left. */
 static void old_turns_leave_a_full_context(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = 512;
     struct lk_server *server = serve_start(&opts);
@@ -472,7 +453,6 @@ static void old_turns_leave_a_full_context(void **state) {
 }
 
 static void all_chat_apis_leave_out_turns(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = 512;
     struct lk_server *server = serve_start(&opts);

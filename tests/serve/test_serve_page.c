@@ -3,14 +3,7 @@
 #include "serve/page.h"
 #include "support_http.h"
 #include "support_serve.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static const char *const keys[] = {"secret-key"};
 
@@ -40,7 +33,6 @@ static void expect_file(const struct lk_server *server, const char *path, const 
 }
 
 static void files_need_no_key(void **state) {
-    (void)state;
     struct lk_server *server = start_with_key();
     expect_file(server, "/", "text/html");
     expect_file(server, "/page/page.css", "text/css");
@@ -57,7 +49,6 @@ static void files_need_no_key(void **state) {
 
 /* Every file that another one names is embedded: page.html names "page/NAME", scripts "./NAME". */
 static void named_files_exist(void **state) {
-    (void)state;
     static const char *const from[] = {"page.html", "main.js", "list.js", "log.js", "markdown.js"};
     size_t n = 0;
     for (size_t i = 0; i < sizeof from / sizeof from[0]; i++) {
@@ -77,7 +68,6 @@ static void named_files_exist(void **state) {
 }
 
 static void recipes_have_a_loss(void **state) {
-    (void)state;
     static const struct {
         const char *recipe, *loss;
     } expected[] = {

@@ -6,16 +6,7 @@
 #include "serve/openai_completion.h"
 #include "serve/request.h"
 #include "serve/tools.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* ---- detokenizer ---- */
 
@@ -41,7 +32,6 @@ static void detokenize_all(const char *const *token, const char *const *stop, ch
 }
 
 static void detokenizer_utf8_and_stop_strings(void **state) {
-    (void)state;
     static const struct {
         const char *token[6], *stop[3], *want;
     } cases[] = {
@@ -74,7 +64,6 @@ static void detokenizer_utf8_and_stop_strings(void **state) {
 }
 
 static void stop_strings_after_a_zero_byte(void **state) {
-    (void)state;
     static const char *const stop[] = {"b x"};
     struct lk_detokenizer detok = {.stop = stop, .n_stop = 1};
     struct lk_text_delta delta;
@@ -85,7 +74,6 @@ static void stop_strings_after_a_zero_byte(void **state) {
 }
 
 static void logprobs_arrive_with_their_text(void **state) {
-    (void)state;
     static const char *const stop[] = {"xyz"};
     struct lk_detokenizer detok = {.stop = stop, .n_stop = 1};
     struct lk_text_delta delta;
@@ -114,7 +102,6 @@ static void logprobs_arrive_with_their_text(void **state) {
 
 /* With tokens that split characters, and invalid bytes. */
 static void logprob_offsets_count_characters(void **state) {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t at;
@@ -145,7 +132,6 @@ static char *grammar_of(const char *schema, struct lk_api_error *error) {
 }
 
 static void schemas_convert_or_are_rejected(void **state) {
-    (void)state;
     static const char *const good[] = {
         "{}",
         "{\"type\": \"object\"}",
@@ -210,7 +196,6 @@ static bool parse_with_tools(struct lk_request *request, const char *tools,
 
 /* "$ref" is resolved within the parameters of its own tool. */
 static void tool_refs_are_per_tool(void **state) {
-    (void)state;
     static const char tools[] =
         "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
         "{\"$defs\": {\"City\": {\"enum\": [\"Oslo\"]}}, \"type\": \"object\", "
@@ -257,7 +242,6 @@ static bool parse_fields(struct lk_request *request, bool chat, const char *fiel
 #define TOOL "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
 
 static void parallel_tool_calls_can_be_disabled(void **state) {
-    (void)state;
     static const char text[] =
         "Both.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
         "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
@@ -272,7 +256,6 @@ static void parallel_tool_calls_can_be_disabled(void **state) {
 }
 
 static void unsupported_fields_are_rejected(void **state) {
-    (void)state;
     static const struct {
         const char *fields, *named; /* for chats, and without tools for completions */
     } bad[] = {
@@ -373,7 +356,6 @@ static uint32_t seed_of(const char *given) {
 }
 
 static void seeds_are_64_bit_integers(void **state) {
-    (void)state;
     static const char *const seeds[] = {"0",
                                         "7",
                                         "4294967295",
@@ -411,7 +393,6 @@ static struct lk_completion *new_test_completion(size_t n_job) {
 }
 
 static void event_ring_is_bounded(void **state) {
-    (void)state;
     struct lk_completion *completion = new_test_completion(2);
     struct lk_event event;
     size_t n = 0;
@@ -450,7 +431,6 @@ static void event_ring_is_bounded(void **state) {
 /* ---- others ---- */
 
 static void secrets_are_compared_completely(void **state) {
-    (void)state;
     assert_true(lk_auth_secret_equal("abc", "abc"));
     assert_false(lk_auth_secret_equal("abd", "abc"));
     assert_false(lk_auth_secret_equal("ab", "abc"));
@@ -460,7 +440,6 @@ static void secrets_are_compared_completely(void **state) {
 }
 
 static void api_errors_are_one_line(void **state) {
-    (void)state;
     struct lk_api_error error;
     lk_api_error_set(&error, 400, "c", "p", "bad\nline \x01 %s", "\xff tail");
     assert_string_equal(error.msg, "bad line   ");
@@ -475,7 +454,6 @@ static void api_errors_are_one_line(void **state) {
 
 /* An error during decoding is a server error, unless no token matches the client's grammar. */
 static void work_errors_are_server_errors(void **state) {
-    (void)state;
     static const struct {
         lk_err err;
         int status;
@@ -496,7 +474,6 @@ static void work_errors_are_server_errors(void **state) {
 }
 
 static void histogram_buckets(void **state) {
-    (void)state;
     static struct lk_metrics metrics;
     struct lk_buf out = {0};
     lk_histogram_add(&metrics.prompt, 0.02);

@@ -4,20 +4,13 @@
 #include "base/clock.h"
 #include "support_http.h"
 #include "support_serve.h"
+#include "test.h"
 
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = serve_options();
@@ -60,7 +53,6 @@ static double seconds_to_close(int fd, char byte, double max) {
 
 /* A client that keeps sending single bytes is shut down all the same. */
 static void slow_requests_are_shut_down(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.header_s = 0.6;
     opts.body_s = 0.4;
@@ -89,7 +81,6 @@ static void slow_requests_are_shut_down(void **state) {
 
 /* A body may take longer than body_s if enough bytes arrive. */
 static void steady_bodies_are_received(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.body_s = 0.3;
     struct lk_server *server = serve_start(&opts);
@@ -116,7 +107,6 @@ static void steady_bodies_are_received(void **state) {
 
 /* A client that reads nothing of its stream is shut down. */
 static void unread_streams_are_shut_down(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.send_s = 0.5;
     struct lk_server *server = serve_start(&opts);
@@ -147,7 +137,6 @@ static const char get_health[] =
 
 /* Connections that are idle or slow hold all places, and honest clients still get answers. */
 static void newcomers_get_places(void **state) {
-    (void)state;
     enum { N = 8, N_HELD = 150 };
     static const char *const starts[] = {
         "", "GET / HTTP/1.1\r\nHost: loc",
@@ -170,7 +159,6 @@ static void newcomers_get_places(void **state) {
 
 /* Connections that get an answer keep their places, and newcomers get 503. */
 static void working_connections_stay(void **state) {
-    (void)state;
     enum { N = 2 };
     struct lk_server_opts opts = options();
     opts.n_ctx = 30000;
@@ -200,7 +188,6 @@ static void working_connections_stay(void **state) {
 static _Atomic bool ending;
 
 static void *use_descriptors(void *arg) {
-    (void)arg;
     size_t n_hit = 0;
     while (!ending) {
         int pair[2];
@@ -215,7 +202,6 @@ static void *use_descriptors(void *arg) {
 }
 
 static void reused_descriptors_are_not_shut(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_connection = 2;
     opts.header_s = 0.05;
@@ -241,7 +227,6 @@ static void reused_descriptors_are_not_shut(void **state) {
 
 /* The reply comes before a large body is sent, or else the body is not kept. */
 static void requests_are_refused_by_their_headers(void **state) {
-    (void)state;
     static const char *const keys[] = {"secret-key"};
     static const struct {
         const char *text;
@@ -279,7 +264,6 @@ static void requests_are_refused_by_their_headers(void **state) {
 }
 
 static void ambiguous_requests_are_rejected(void **state) {
-    (void)state;
 #define POST "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
     static const struct {
         const char *text;
@@ -325,7 +309,6 @@ static char *half_closed_reply(const struct lk_server *server, const char *versi
 }
 
 static void half_closed_clients_get_answers(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -343,7 +326,6 @@ static void half_closed_clients_get_answers(void **state) {
 
 /* A client that closed its connection during a long prefill is noticed. */
 static void gone_clients_are_noticed(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = 30100;
     struct lk_server *server = serve_start(&opts);
@@ -368,7 +350,6 @@ static void gone_clients_are_noticed(void **state) {
 /* ---- numbers of sessions ---- */
 
 static void restored_ids_do_not_hide_later_sessions(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));

@@ -4,16 +4,9 @@
 #include "serve/slot_prefill.h"
 #include "support_http.h"
 #include "support_model.h"
+#include "test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { CTX = 2048, N_SHARED = 700, N_OWN = 40, N_DECODE = 6 };
 
@@ -137,7 +130,6 @@ static int count_prefix_slots(const json_t *slots) {
 
 /* The second request keeps the prefix, and the third one copies it. */
 static void shared_prefix_is_prefilled_once(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     for (int k = 0; k < 2; k++) {
         struct lk_server *server = start(&opts);
@@ -175,7 +167,6 @@ static void shared_prefix_is_prefilled_once(void **state) {
 
 /* A prompt that another one extends, sent repeatedly: from the second time nothing is prefilled. */
 static void repeated_prompt_is_not_prefilled(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = start(&opts);
     long long cached;
@@ -194,7 +185,6 @@ static void repeated_prompt_is_not_prefilled(void **state) {
 
 /* An f16 cache can be truncated in a copy, so the original conversation can continue. */
 static void f16_copy_is_truncated(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = start(&opts);
     long long cached;
@@ -215,7 +205,6 @@ static void f16_copy_is_truncated(void **state) {
 
 /* Memory stays within the limit; kept prefixes are evicted like other sessions. */
 static void memory_limit_is_enforced(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     lk_plan plan;
     lk_session_opts plan_opts = {.n_ctx = N_SHARED + N_OWN + N_DECODE};
@@ -240,7 +229,6 @@ static void memory_limit_is_enforced(void **state) {
 }
 
 static int open_model(void **state) {
-    (void)state;
     static const char *const texts[] = {"best-3", "best-2", "f16"};
     model = open_preset("qwen2-bpe", CTX, 1);
     for (int i = 0; i < 3; i++)
@@ -249,7 +237,6 @@ static int open_model(void **state) {
 }
 
 static int close_model(void **state) {
-    (void)state;
     lk_model_free(model);
     for (int i = 0; i < 3; i++) lk_recipe_free(recipes[i]);
     return 0;

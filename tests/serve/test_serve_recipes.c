@@ -2,15 +2,7 @@
  * the store and from files as from memory, and a prompt that is sent again is copied. */
 #include "support_model.h"
 #include "support_serve.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { FIRST = 300, SECOND = 340 };
 
@@ -97,7 +89,6 @@ static void texts_continue(void **state) {
 
 /* With checkpoints a prompt that is sent again continues from its end. */
 static void repeated_prompts_go_back(void **state) {
-    (void)state;
     for (int i = 0; texts[i]; i++) {
         struct lk_server_opts opts = options_for(i);
         opts.session_dir = NULL;
@@ -134,7 +125,6 @@ static void repeated_prompts_are_copied(void **state) {
         lk_server_stop(server);
         assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
     }
-    (void)state;
 }
 
 /* Files that were made with another sidecar are reported and not used. */
@@ -159,7 +149,6 @@ static void other_sidecars_are_ignored(void **state) {
 }
 
 static int open_tiny_models(void **state) {
-    (void)state;
     model = open_with_sidecar("qwen2-bpe", CTX, 1, 5);
     other_model = open_with_sidecar("qwen2-bpe", CTX, 1, 6);
     return 0;

@@ -1,16 +1,7 @@
 /* Log-probabilities of prompts (echo with logprobs), and the limits of answers. */
 #include "lowkey_serve.h"
 #include "support_serve.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { N_TOK = 300 }; /* long enough that best-4 quantizes rows */
 
@@ -63,7 +54,6 @@ static void library_logprobs(const lk_recipe *recipe, size_t n, float *out) {
 }
 
 static void prompt_is_scored_as_by_the_library(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     float want[2][N_TOK];
@@ -101,7 +91,6 @@ static void prompt_is_scored_as_by_the_library(void **state) {
 
 /* The tokens are the text at their offsets, those of the answer included. */
 static void offsets_point_into_the_text(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_score(server, json_pack("{s:[s, s], s:b, s:i, s:i, s:i, s:{s:i}}",
@@ -131,7 +120,6 @@ static void offsets_point_into_the_text(void **state) {
 /* A token that ends the answer is listed after the prompt's: clients that leave out the last token
  * of the list, such as lm-eval with max_tokens 1, must not leave out one of the prompt. */
 static void end_token_is_listed(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     char eos[12];
@@ -147,7 +135,6 @@ static void end_token_is_listed(void **state) {
 }
 
 static void several_choices_share_one_score(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     struct lk_server *server = serve_start(&opts);
     json_t *json = request_score(server, json_pack("{s:[o, o], s:i, s:b, s:i, s:i}", "prompt",
@@ -166,7 +153,6 @@ static void several_choices_share_one_score(void **state) {
 
 /* -1 means unlimited. 0 needs an echo; a prompt may then fill the whole context. */
 static void limits_of_answers(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.n_ctx = 64;
     struct lk_server *server = serve_start(&opts);
@@ -196,7 +182,6 @@ static void limits_of_answers(void **state) {
 
 /* Scores are charged before they are computed. */
 static void scores_are_charged(void **state) {
-    (void)state;
     struct lk_server_opts opts = options();
     opts.request_bytes = 1 << 20;
     struct lk_server *server = serve_start(&opts);

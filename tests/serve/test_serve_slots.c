@@ -1,27 +1,18 @@
 /* Saving, restoring and erasing of sessions by name: restored ones continue as before, foreign
  * files are refused, and names cannot leave the directory. */
 #define _DEFAULT_SOURCE
-#include "support.h"
 #include "support_http.h"
 #include "support_serve.h"
 #include "support_session.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char question[] =
     "tell me all there is to know about the lives of foxes and of dogs, please";
 
 static void save_restore_erase(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
@@ -72,7 +63,6 @@ static void save_restore_erase(void **state) {
 
 /* The id that a client gives may be the one that the session would get anyway. */
 static void restored_id_may_be_the_next_id(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
@@ -101,7 +91,6 @@ static void restored_id_may_be_the_next_id(void **state) {
 
 /* Erasing a session also removes its file from the store. */
 static void erase_also_removes_stored_file(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));
@@ -118,7 +107,6 @@ static void erase_also_removes_stored_file(void **state) {
 
 /* The client gets the reason, the operator also the path. */
 static void write_failure_reports_reason(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     char part[2 * ROOM];
@@ -138,7 +126,6 @@ static void write_failure_reports_reason(void **state) {
 }
 
 static void store_name_is_reserved(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     opts.store_bytes = 0;
     struct lk_server *server = serve_start(&opts);
@@ -174,7 +161,6 @@ static void save_named(lk_model *with, const lk_recipe *recipe, const char *name
 }
 
 static void session_names_are_checked(void **state) {
-    (void)state;
     static const char *const bad[] = {"../x",   "..",      ".",  "",       "/etc/passwd", "a/b",
                                       "./a",    ".hidden", "-x", "x.new",  "a b",         "\\u00e4",
                                       "a\\\\b", "a\\nb",   "~",  "%2e%2e", "store/x",     "a:b"};
@@ -220,7 +206,6 @@ static void session_names_are_checked(void **state) {
 }
 
 static void foreign_sessions_are_not_restored(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     static const char restore[] = "/slots/1?action=restore";
@@ -280,7 +265,6 @@ static int save_while_busy(struct lk_server *server, int id, int *fd) {
 
 /* A busy session cannot be saved. Others can be saved and restored meanwhile. */
 static void busy_sessions_get_409(void **state) {
-    (void)state;
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);
     json_decref(complete(server, 1, ""));

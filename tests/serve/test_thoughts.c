@@ -1,15 +1,6 @@
 /* Thoughts and answers of every form, whole and split at any place. */
 #include "serve/thoughts.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* What templates contain, and how their prompts end. */
 static const char plain[] = "{{ '<|im_start|>assistant' }}", gemma[] = "{{ '<|channel>thought' }}",
@@ -102,7 +93,6 @@ static struct parts split(const struct lk_thought_form *form, const char *prompt
 }
 
 static void forms(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_EXAMPLE; i++) {
         const struct example *e = &examples[i];
         size_t len = strlen(e->text);
@@ -121,7 +111,6 @@ static void forms(void **state) {
 
 /* A grammar may close the thoughts that the prompt opens, or ignore them. */
 static void constrained_answers(void **state) {
-    (void)state;
     static const char *const texts[] = {"{}", "\n</think>\n\n{}", "</think>{}"};
     for (size_t i = 0; i < 3; i++) {
         struct parts p = split(lk_thought_form_of(plain), "<think>\n", true, texts[i], 1, 1);
@@ -132,7 +121,6 @@ static void constrained_answers(void **state) {
 }
 
 static void without_form(void **state) {
-    (void)state;
     struct parts p = split(NULL, "<think>", false, "<think>a</think>b", 3, 2);
     assert_int_equal(p.thoughts.len, 0);
     assert_string_equal(lk_buf_cstr(&p.answer), "<think>a</think>b");
@@ -143,7 +131,6 @@ static void without_form(void **state) {
 
 /* Text is sent as soon as it is known what it is. */
 static void text_is_sent_at_once(void **state) {
-    (void)state;
     static const struct {
         const char *template, *prompt, *text;
         size_t n_thoughts, n_answer;
@@ -179,7 +166,6 @@ static void text_is_sent_at_once(void **state) {
 /* Random mixtures of words: the parts do not depend on how the text is split, and only words and
  * white space around them are missing. */
 static void random_texts(void **state) {
-    (void)state;
     static const char *const words[] = {"<think>",
                                         "</think>",
                                         "<response>",

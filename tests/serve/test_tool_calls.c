@@ -1,15 +1,6 @@
 /* Tool calls in answers: every form, whole and split at any place. */
 #include "serve/tool_calls.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static const char tool_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\"}}, {\"type\": "
@@ -196,7 +187,6 @@ static const struct answer *answer_at(size_t i) {
 }
 
 static void forms(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_ANSWER + N_MARKUP; i++) {
         const struct answer *a = answer_at(i);
         size_t n_before = 0;
@@ -230,7 +220,6 @@ static size_t stream(const char *text, size_t step, size_t first) {
 
 /* What is sent before the end is never a part of the calls, wherever the text is split. */
 static void splits(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_ANSWER + N_MARKUP; i++) {
         const char *text = answer_at(i)->text;
         size_t n_before = 0, len = strlen(text);
@@ -248,7 +237,6 @@ static void splits(void **state) {
 
 /* Text that cannot become a call is not held back. */
 static void text_is_sent_at_once(void **state) {
-    (void)state;
     static const struct {
         const char *text;
         size_t n;
@@ -291,7 +279,6 @@ static void text_is_sent_at_once(void **state) {
 
 /* Random mixtures of the parts of calls. */
 static void random_texts(void **state) {
-    (void)state;
     static const char *const parts[] = {"<tool_call>",
                                         "</tool_call>",
                                         "[TOOL_CALLS]",
@@ -351,13 +338,11 @@ static void random_texts(void **state) {
 }
 
 static int load_tools(void **state) {
-    (void)state;
     tools = json_loads(tool_text, 0, NULL);
     return tools ? 0 : -1;
 }
 
 static int free_tools(void **state) {
-    (void)state;
     json_decref(tools);
     return 0;
 }

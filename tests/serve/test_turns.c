@@ -1,12 +1,6 @@
 /* Which messages leave a conversation that does not fit. */
 #include "serve/turns.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 enum { CTX = 300, STEP = CTX + CTX / 3 }; /* 400 bytes */
 
@@ -22,7 +16,6 @@ static void all_cuts(const struct lk_turn_message *m, size_t n, size_t *cut, siz
 
 /* The oldest turns leave first, in steps; the newest one is never left out. */
 static void the_oldest_turns_leave(void **state) {
-    (void)state;
     const struct lk_turn_message m[] = {{"system", 900},    {"user", 100},      {"assistant", 200},
                                         {"user", 100},      {"assistant", 100}, {"user", 50},
                                         {"assistant", 350}, {"user", 30},       {"assistant", 10},
@@ -39,7 +32,6 @@ static void the_oldest_turns_leave(void **state) {
 /* A cut is before a user's message: calls and their results go with the message that led to them.
  */
 static void calls_stay_with_their_turn(void **state) {
-    (void)state;
     const struct lk_turn_message m[] = {
         {"system", 10},     {"user", 10},     {"assistant", 300}, {"tool", 300}, {"tool", 300},
         {"assistant", 300}, {"user", 10},     {"assistant", 20},  {"tool", 900}, {"assistant", 20},
@@ -52,7 +44,6 @@ static void calls_stay_with_their_turn(void **state) {
 }
 
 static void system_messages_at_the_start_stay(void **state) {
-    (void)state;
     const struct lk_turn_message m[] = {{"system", 10},     {"developer", 10}, {"user", 500},
                                         {"assistant", 500}, {"system", 10},    {"user", 10}};
     assert_int_equal(lk_turns_head(m, 6), 2);
@@ -63,7 +54,6 @@ static void system_messages_at_the_start_stay(void **state) {
 
 /* One huge message, no messages, no user: nothing can leave. */
 static void what_cannot_leave(void **state) {
-    (void)state;
     const struct lk_turn_message one[] = {{"system", 10}, {"user", 1 << 20}},
                                  none[] = {{"system", 10}, {"assistant", 1000}},
                                  agent[] = {{"user", 10}, {"assistant", 9000}, {"tool", 9000}};
@@ -81,7 +71,6 @@ static void what_cannot_leave(void **state) {
 
 /* While a conversation grows, its cuts stay where they are; and there are few of them. */
 static void cuts_stay(void **state) {
-    (void)state;
     enum { N = 4001 };
     static struct lk_turn_message m[N];
     for (size_t i = 0; i < N; i++)

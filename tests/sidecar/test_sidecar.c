@@ -2,19 +2,11 @@
  * message that says why. All memory is in the ledger and is freed. */
 #include "base/ledger.h"
 #include "sidecar/sidecar_write.h"
-#include "support.h"
+#include "test.h"
 
 #include "gguf.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-sidecar-XXXXXX";
 
@@ -120,7 +112,6 @@ static void assert_same(const struct lk_basis *b, const struct basis_data *n, bo
 }
 
 static void test_read_back(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     struct lk_sidecar *s = NULL;
     lk_err err = {0};
@@ -171,7 +162,6 @@ static uint64_t read_fingerprint(void) {
 
 /* Saved sessions name their sidecar by it: it depends on every tensor, and on nothing else. */
 static void test_fingerprint(void **state) {
-    (void)state;
     write_sidecar();
     uint64_t first = read_fingerprint();
     assert_int_not_equal(first, 0);
@@ -200,7 +190,6 @@ static void test_fingerprint(void **state) {
 
 /* A basis of bytes has a scale for each row. Half floats need none. */
 static void test_types(void **state) {
-    (void)state;
     for (int scaled = 0; scaled < 2; scaled++)
         for (int type = 0; type < LK_N_BASIS_TYPE; type++) {
             struct lk_ledger ledger = {0};
@@ -245,7 +234,6 @@ static void test_types(void **state) {
 }
 
 static void test_other_model(void **state) {
-    (void)state;
     struct lk_sidecar_model model = info.model;
     lk_err err = {0};
     model.fingerprint++;
@@ -259,7 +247,6 @@ static void test_other_model(void **state) {
 
 /* Files truncated at many lengths. */
 static void test_truncated(void **state) {
-    (void)state;
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     fseek(f, 0, SEEK_END);
@@ -277,7 +264,6 @@ static void test_truncated(void **state) {
 
 /* Any failing allocation gives LK_E_NOMEM and leaks nothing. */
 static void test_no_memory(void **state) {
-    (void)state;
     write_sidecar();
     bool done = false;
     for (int n = 1; !done; n++) {
@@ -348,7 +334,6 @@ static const struct damage damages[] = {
 };
 
 static void test_wrong_contents(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         struct lk_ledger ledger = {0};
         struct random r = {i + 2};
@@ -399,7 +384,6 @@ static void write_gguf(const char *type, uint32_t version, const char *tensor, e
 }
 
 static void test_wrong_files(void **state) {
-    (void)state;
     write_gguf(NULL, 1, "x", GGML_TYPE_F32, 1);
     expect(LK_E_FORMAT, "not a sidecar");
     write_gguf("model", 1, "x", GGML_TYPE_F32, 1);

@@ -4,21 +4,13 @@
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
-#include "support.h"
 #include "support_model.h"
 #include "support_session.h"
 #include "support_sidecar.h"
+#include "test.h"
 #include "tiny_presets.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_STEP = 36 };
 

@@ -1,15 +1,9 @@
 /* Files in a temporary folder that stands for the root of a system. */
 #include "support_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <sys/stat.h>
 
 void write_file_below(const char *root, const char *name, const char *text) {
     char path[200];

@@ -2,19 +2,11 @@
 #include "support_model.h"
 
 #include "engine/session_state.h"
-#include "support.h"
 #include "support_sidecar.h"
+#include "test.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 lk_model *open_tiny_cluster(const struct tiny_spec *spec, const lk_model_opts *opts,
                             lk_cluster *cluster) {

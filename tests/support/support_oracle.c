@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 static void log_errors_only(enum ggml_log_level level, const char *text, void *user) {
-    (void)user;
     if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 

@@ -5,18 +5,11 @@
 #include "support_http.h"
 #include "support_model.h"
 #include "support_ranks.h"
+#include "test.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 lk_model *model, *other_model;
 lk_recipe *recipes[3];
@@ -30,7 +23,6 @@ static lk_cluster *cluster;
 /* ---- session directory and server ---- */
 
 void record_note(void *user, const char *line) {
-    (void)user;
     snprintf(last_note, sizeof last_note, "%s", line);
     n_note++;
 }
@@ -62,7 +54,6 @@ void join_path(char *out, const char *dir, const char *name) {
 }
 
 int make_session_dir(void **state) {
-    (void)state;
     const char *tmp = getenv("TMPDIR");
     snprintf(session_dir, sizeof session_dir, "%.200s/lowkey-disk-XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(session_dir)) return -1;
@@ -84,7 +75,6 @@ static void remove_dir(const char *dir) {
 }
 
 int remove_session_dir(void **state) {
-    (void)state;
     remove_dir(store_dir);
     remove_dir(session_dir);
     return 0;
@@ -265,7 +255,6 @@ int open_models(void **state) {
     static const char *const names[] = {"best-4", "f16", "best-2"};
     struct tiny_spec spec = *tiny_preset("qwen2-bpe");
     lk_model_opts opts = {.n_threads = 1};
-    (void)state;
     start_ranks();
     model = open_tiny_cluster(&spec, &opts, cluster);
     spec.seed++;
@@ -277,7 +266,6 @@ int open_models(void **state) {
 
 int close_models(void **state) {
     lk_err err = {0};
-    (void)state;
     lk_model_free(model);
     lk_model_free(other_model);
     for (int i = 0; i < 3; i++) lk_recipe_free(recipes[i]);

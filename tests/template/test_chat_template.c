@@ -2,18 +2,11 @@
  * template makes control tokens. */
 #include "lowkey_serve.h"
 #include "template/jinja.h"
+#include "test.h"
 #include "tiny_gguf.h"
 #include "token/chat_format.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- the language ---- */
 
@@ -103,7 +96,6 @@ static const struct {
 };
 
 static void language_is_that_of_jinja(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof language / sizeof *language; i++) {
         char *got = render(language[i].template, "{\"x\": {\"s\": \"t\", \"n\": 3}}");
         if (strcmp(got, language[i].want) != 0)
@@ -123,7 +115,6 @@ static char *repeat(const char *start, const char *part, size_t n, const char *e
 
 /* What would crash or never end is an error. */
 static void limits_hold(void **state) {
-    (void)state;
     char *many_ifs = repeat("", "{% if 1 %}", 50000, ""),
          *parentheses = repeat("{{ ", "(", 200000, "1 }}"),
          *minus = repeat("{{ ", "-", 200000, "1 }}"), *dots = repeat("{{ a", ".b", 100000, " }}"),
@@ -321,7 +312,6 @@ enum { N_TEMPLATE = sizeof templates / sizeof *templates };
     "{\"role\": \"tool\", \"tool_call_id\": \"call-1\", \"content\": \"r\"}]"
 
 static void tools_go_through_the_template(void **state) {
-    (void)state;
     const lk_chat chat = {.messages = CALLED, .tools = TOOLS, .reply = true};
     struct lk_vocab *v = open_with(chatml_tools);
     expect(v, &chat,
@@ -350,7 +340,6 @@ static void tools_go_through_the_template(void **state) {
 }
 
 static void words_of_calls_are_the_template_s(void **state) {
-    (void)state;
     static const lk_call_words want[N_TEMPLATE] = {{"\n\n\n", "", false},
                                                    {"", "", true},
                                                    {"[", "]", false},
@@ -367,7 +356,6 @@ static void words_of_calls_are_the_template_s(void **state) {
 }
 
 static void words_do_not_start_within_the_prompt_s(void **state) {
-    (void)state;
     struct lk_vocab *v = open_with(started_thoughts);
     lk_call_words got = {.after = ""};
     assert_int_equal(lk_vocab_call_words(v, &got, NULL), LK_OK);
@@ -383,7 +371,6 @@ static void words_do_not_start_within_the_prompt_s(void **state) {
     "\"tool\", \"tool_call_id\": \"call-1\", \"content\": \"r\"}]"
 
 static void thoughts_and_calls_go_through_the_template(void **state) {
-    (void)state;
     lk_chat chat = {.messages = THOUGHT("\"\"")};
     struct lk_vocab *v = open_with(thinking_tools);
     expect(v, &chat, "user:q(h)f{}tool:r");
@@ -396,7 +383,6 @@ static void thoughts_and_calls_go_through_the_template(void **state) {
 }
 
 static void last_message_is_continued(void **state) {
-    (void)state;
     static const char talk[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
                                "\"assistant\", \"content\": \"%s\"}]";
     static const char *const want[N_TEMPLATE] = {
@@ -503,7 +489,6 @@ static char *only_marked(const char *text) {
 /* Whatever is in contents, tools, calls and results, the control tokens of the conversation are
  * those that it has with harmless texts. */
 static void strangers_make_no_control_tokens(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_TEMPLATE; i++) {
         struct lk_vocab *v = open_with(templates[i]);
         size_t n_nasty = 0;

@@ -2,21 +2,13 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "model/net.h"
+#include "test.h"
 #include "tiny_gguf.h"
 #include "token/chat_format.h"
 #include "token/sampling.h"
 #include "token/tokenize.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* Control tokens of the template in marked text. */
 #define START "\xFF<|im_start|>\xFE"
@@ -71,7 +63,6 @@ static void assert_round_trip(const struct lk_vocab *v, const char *text, bool l
 }
 
 static void round_trips(void **state) {
-    (void)state;
     struct lk_vocab *spm = open_vocab("llama-spm"), *bpe = open_vocab("qwen2-bpe");
     static const char *const texts[] = {"hello world",
                                         "a\nb\tc",
@@ -88,7 +79,6 @@ static void round_trips(void **state) {
 }
 
 static void special_tokens(void **state) {
-    (void)state;
     struct lk_vocab *v = open_vocab("llama-spm");
     static const char text[] = "<|im_end|>";
     int32_t *tok = NULL;
@@ -115,7 +105,6 @@ static void special_tokens(void **state) {
 }
 
 static void invalid_utf8_is_rejected(void **state) {
-    (void)state;
     static const struct {
         const char *text;
         size_t at;
@@ -141,7 +130,6 @@ static void invalid_utf8_is_rejected(void **state) {
 
 /* Pre-tokenizers that use regular expressions recurse once per character of a word. */
 static void long_words(void **state) {
-    (void)state;
     enum { N = 60000 };
     char bloom[] = "bloom", standard[] = "default";
     struct lk_vocab *vocab[] = {open_split_vocab("qwen2-bpe", bloom),
@@ -167,7 +155,6 @@ static void long_words(void **state) {
 
 /* The default model's tokenizer, if the model is present. */
 static void smollm2_tokens(void **state) {
-    (void)state;
     char path[512];
     const char *dir = getenv("LOWKEY_MODELS"), *home = getenv("HOME");
     snprintf(path, sizeof path, "%s%s/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -196,7 +183,6 @@ static void smollm2_tokens(void **state) {
 }
 
 static void chat_template(void **state) {
-    (void)state;
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     const lk_message msg[] = {{"system", "be brief"}, {"user", "hello"}};
     char *text = NULL;
@@ -235,7 +221,6 @@ static struct lk_sampling *new_sampler(const lk_sampler_opts *opts) {
 }
 
 static void greedy_and_penalty(void **state) {
-    (void)state;
     const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
     lk_sampler_opts o = plain;
     o.temperature = 0;
@@ -253,7 +238,6 @@ static void greedy_and_penalty(void **state) {
 
 /* Biases are added before all other steps. */
 static void biases_are_added(void **state) {
-    (void)state;
     const float logits[] = {0, 2, 5, 4.9f, -INFINITY};
     const lk_logit_bias bias[] = {{2, -INFINITY}, {1, 2}, {1, 0.95f}, {4, 100}};
     lk_sampler_opts o = plain;
@@ -285,7 +269,6 @@ static void biases_are_added(void **state) {
 }
 
 static void ignore_eos_prevents_the_end(void **state) {
-    (void)state;
     struct lk_vocab *v = open_vocab("llama-spm");
     int n = 3 + 256 + 13 + 2, n_end = 0;
     float *logits = calloc((size_t)n, sizeof *logits);
@@ -312,7 +295,6 @@ static void ignore_eos_prevents_the_end(void **state) {
 }
 
 static void samples_follow_the_distribution(void **state) {
-    (void)state;
     enum { N = 20000 };
     const float logits[] = {logf(0.5f), logf(0.3f), logf(0.15f), logf(0.05f)};
     const double expected[] = {0.5, 0.3, 0.15, 0.05};
@@ -351,7 +333,6 @@ static void samples_follow_the_distribution(void **state) {
 
 /* Every seed is deterministic. */
 static void every_seed_is_deterministic(void **state) {
-    (void)state;
     float logits[100] = {0};
     const uint32_t seed[] = {0, UINT32_MAX, UINT32_MAX - 1};
     for (int i = 0; i < 3; i++) {
@@ -388,7 +369,6 @@ static bool can_restore(const struct saved_state *saved, const lk_sampler_opts *
 
 /* A saved state can be restored only by samplers with the same options. */
 static void restoring_needs_equal_options(void **state) {
-    (void)state;
     const float logits[] = {0, 1, 2, 3};
     struct lk_sampling *s = new_sampler(&plain);
     for (int i = 0; i < 10; i++) sample_next(s, logits, 4);
@@ -414,7 +394,6 @@ static void restoring_needs_equal_options(void **state) {
 }
 
 static void bad_logits_and_options(void **state) {
-    (void)state;
     struct lk_sampling *s = new_sampler(&plain);
     int32_t tok;
     float logits[] = {1, NAN, 0}, dead[] = {-INFINITY, -INFINITY, -INFINITY};
@@ -441,7 +420,6 @@ static void bad_logits_and_options(void **state) {
 }
 
 static void grammar_constrains(void **state) {
-    (void)state;
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     int n = 3 + 256 + 13 + 2;
     float *logits = calloc((size_t)n, sizeof *logits);

@@ -3,19 +3,13 @@
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
+#include "test.h"
 #include "training/less_checkpoint.h"
 #include "training/less_net.h"
 #include "training/less_queries.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-less-train-XXXXXX";
 
@@ -76,7 +70,6 @@ static bool fail_if_collected(void *user, uint64_t done, uint64_t total) {
 
 /* A file of examples is used again for the same source, whatever is in the padding of a policy. */
 static void test_examples_kept(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[2 * N_CTX];
     for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
@@ -155,7 +148,6 @@ static void check_evicted_rows(lk_model *model, const int32_t *tok, const char *
 }
 
 static void test_evicted_rows(void **unused) {
-    (void)unused;
     lk_model *model = open_with_sidecar("llama", 0, 1, 5);
     int32_t tok[2 * N_CTX];
     random_tokens(tok, 2 * N_CTX, model, 23);
@@ -171,7 +163,6 @@ static void test_evicted_rows(void **unused) {
 /* Rates halve after each quarter of the epochs in the paper, six times in the second half in ours.
  * A step of the paper has two sequences. */
 static void test_schedule(void **unused) {
-    (void)unused;
     struct lk_less_schedule paper = {.n_epoch = 40, .rate = 1e-3f, .plain = true},
                             ours = {.n_epoch = 40, .rate = 1e-3f};
     for (int epoch = 0; epoch < 40; epoch++) {
@@ -230,7 +221,6 @@ static void check_queries(lk_model *model, const int32_t *tok, bool plain, int w
 }
 
 static void test_queries(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama-spm", 0, 1);
     int32_t tok[3 * N_CTX], control = 0;
     while (!lk_token_is_control(model, control)) assert_true(++control < 1000);
@@ -248,7 +238,6 @@ static void test_queries(void **unused) {
 /* A huge weight in a layer's file makes the loss infinite or NaN. Training stops, reports where,
  * writes no sidecar, and leaves the state of the last good epoch unchanged. */
 static void test_not_finite(void **unused) {
-    (void)unused;
     enum {
         HEAD = sizeof(struct lk_less_state),
         WEIGHT = 7
@@ -298,7 +287,6 @@ static void test_not_finite(void **unused) {
 
 /* A layer's file that cannot be renamed: training stops, and no temporary file is left. */
 static void test_layer_not_kept(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[2 * N_CTX];
     for (int i = 0; i < 2 * N_CTX; i++) tok[i] = i % 50;
@@ -327,7 +315,6 @@ static void test_layer_not_kept(void **unused) {
 
 /* Training as in the paper reduces the loss too. */
 static void test_plain(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
     int32_t tok[N_SEQ * N_CTX];
     random_tokens(tok, N_SEQ * N_CTX, model, 25);
@@ -356,7 +343,6 @@ static void test_plain(void **unused) {
 }
 
 static void test_training(void **unused) {
-    (void)unused;
     lk_model *model = open_preset("llama", 0, 1);
     lk_model_info info = lk_model_get_info(model);
     int32_t tok[N_SEQ * N_CTX];

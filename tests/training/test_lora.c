@@ -5,22 +5,14 @@
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "sidecar/sidecar_write.h"
-#include "support.h"
 #include "support_model.h"
 #include "support_session.h"
 #include "support_sidecar.h"
+#include "test.h"
 #include "training/lora_net.h"
 #include "training/lora_state.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-lora-XXXXXX";
 
@@ -159,7 +151,6 @@ static void check_gradients(const char *preset, const char *recipe) {
 }
 
 static void test_gradients(void **unused) {
-    (void)unused;
     check_gradients("llama", "all: k=latent50% v=latent25%");
     check_gradients("llama",
                     "sink 2: f16; body: k=latent25%(pre) v=latent50%; window 4: f16; eager");
@@ -174,7 +165,6 @@ static void test_gradients(void **unused) {
 
 /* The projection is what the cache stores, and quantized rows are what it reads back. */
 static void test_rows(void **unused) {
-    (void)unused;
     for (int coded = 0; coded < 2; coded++) {
         struct lab lab;
         lab_open(&lab, "llama",
@@ -218,7 +208,6 @@ static void test_rows(void **unused) {
 
 /* Steps of Adam lower the divergence and the error of attention. */
 static void test_steps(void **unused) {
-    (void)unused;
     for (int kind = 0; kind < 2; kind++) {
         double (*loss)(struct lab *, bool) = kind ? mismatch : divergence, first = 0, last = 0;
         struct lab lab;
@@ -293,7 +282,6 @@ static lk_status train(lk_model *model, const char *recipe_text, const char *to,
 
 /* A run that is cancelled after every few sequences ends with the same bytes as one that is not. */
 static void test_resume(void **unused) {
-    (void)unused;
     const char *recipe = "all: k=latent13%(pre)+rot3(nosigma) v=latent13%+rot2; eager";
     lk_model *model = open_with_sidecar("llama", 0, 1, 3);
     char whole[100], parts[100], state[100];
@@ -340,7 +328,6 @@ static void read_weights(struct lk_lora_net *net, const struct lk_sidecar *s) {
 /* A rate that is too high ruins the weights. Those that did best are written, also if the training
  * was interrupted. */
 static void test_best(void **unused) {
-    (void)unused;
     const char *recipe = "all: k=latent13% v=latent13%; eager";
     struct lab lab;
     struct watch watch;
@@ -377,7 +364,6 @@ static void test_best(void **unused) {
 }
 
 static void test_rejected(void **unused) {
-    (void)unused;
     struct watch watch;
     lk_err err = {0};
     lk_model *model = open_preset("gemma3", 0, 1);
@@ -549,7 +535,6 @@ static void check_merge(const char *preset, bool f32, double max_error) {
 }
 
 static void test_merge(void **unused) {
-    (void)unused;
     check_merge("llama", false, 0);
     check_merge("llama-96", false, 0);
     check_merge("qwen2", true, 0);
@@ -561,7 +546,6 @@ static void test_merge(void **unused) {
 
 /* An adapted model is compared with the original. */
 static void test_reference(void **unused) {
-    (void)unused;
     char model_path[100], sidecar[100];
     snprintf(model_path, sizeof model_path, "%s.model", path);
     snprintf(sidecar, sizeof sidecar, "%s.sidecar", path);
@@ -604,7 +588,6 @@ static void test_reference(void **unused) {
 }
 
 static void test_damaged(void **unused) {
-    (void)unused;
     static const char *const says[N_DAMAGE] = {[WRONG_SHAPE] = "blk.0.attn_v.weight.lora_b",
                                                [WRONG_TYPE] = "blk.0.attn_v.weight.lora_a",
                                                [NO_B] = "blk.0.attn_v.weight.lora_a",
@@ -634,7 +617,6 @@ static void test_damaged(void **unused) {
 
 /* A session that was saved with adapters is not loaded without them, and the reverse. */
 static void test_saved_sessions(void **unused) {
-    (void)unused;
     char file[3][100];
     static const char *const ending[] = {"model", "sidecar", "session"};
     for (int i = 0; i < 3; i++) snprintf(file[i], sizeof file[i], "%s.%s", path, ending[i]);

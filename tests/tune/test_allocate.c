@@ -1,14 +1,7 @@
 /* The allocator compared with trying everything, on small random instances. */
 #include "base/splitmix64.h"
+#include "test.h"
 #include "tune/tune_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX_ITEM = 5, MAX_OPTION = 4 };
 
@@ -54,7 +47,6 @@ static double sum_choice(const struct lk_allocate_option *option, size_t n_item,
 }
 
 static void finds_the_optimum(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     uint64_t seed = 7;
     int n_fit = 0;
@@ -85,7 +77,6 @@ static void finds_the_optimum(void **state) {
 
 /* Costs of megabytes are rounded to units: the budget holds, and little of it is lost. */
 static void large_budgets_are_rounded(void **state) {
-    (void)state;
     struct lk_ledger ledger = {0};
     uint64_t seed = 3;
     for (int k = 0; k < 20; k++) {
@@ -112,7 +103,6 @@ static void large_budgets_are_rounded(void **state) {
 }
 
 static void fails_without_memory(void **state) {
-    (void)state;
     const struct lk_allocate_option option[] = {{1, 1}, {0, 2}};
     for (int nth = 1; nth <= 2; nth++) {
         struct lk_ledger ledger = {.fail_at = nth};

@@ -1,19 +1,11 @@
 /* Tuning tiny random models: sizes hold, results are measured, an interrupted run continues. */
 #include "engine/model.h"
 #include "lowkey_lab.h"
-#include "support.h"
 #include "support_model.h"
+#include "test.h"
 #include "tune/tune_model.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { CHUNK = 320, N_TOK = 4 * CHUNK };
 
@@ -64,7 +56,6 @@ static lk_status tune_like(lk_model *model, const int32_t *tok, const char *like
 }
 
 static void sizes_hold(void **state) {
-    (void)state;
     static const char *const preset[] = {"llama", "gemma3"};
     for (int i = 0; i < 2; i++) {
         lk_model *model = open_preset(preset[i], CHUNK, 1);
@@ -87,7 +78,6 @@ static void sizes_hold(void **state) {
 
 /* What a result says is what lk_compare says of its recipe. */
 static void results_are_measured(void **state) {
-    (void)state;
     lk_model *model = open_preset("qwen2", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 6);
@@ -129,7 +119,6 @@ static void results_are_measured(void **state) {
 /* Costs of single groups add up to what the planner says of a recipe, also for layers with a
  * sliding window, whose rows may all be in the level 'recent'. */
 static void costs_add_up(void **state) {
-    (void)state;
     enum { MAX_GROUP = 64 };
     static const char *const preset[] = {"llama", "gemma3"};
     static const int32_t n_ctx[] = {8192, 4096};
@@ -195,7 +184,6 @@ static int fewest_bits_after(const char *recipe, const char *word) {
 /* Keys have no codec with fewer bits than asked for, by default two. With a smaller minimum some
  * have less than four bits in the same size. */
 static void keys_have_enough_bits(void **state) {
-    (void)state;
     lk_model *model = open_preset("qwen2", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 9);
@@ -227,7 +215,6 @@ static void keys_have_enough_bits(void **state) {
 
 /* The same, if only the last predictions are scored, after a prompt. */
 static void last_predictions_are_scored(void **state) {
-    (void)state;
     enum { N_SCORED = 20 };
     lk_model *model = open_preset("qwen2", CHUNK, 1);
     int32_t tok[N_TOK];
@@ -256,7 +243,6 @@ static void last_predictions_are_scored(void **state) {
 
 /* Heads get their own bits, unless they are one group. */
 static void heads_have_their_own_bits(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 9);
@@ -278,7 +264,6 @@ static void heads_have_their_own_bits(void **state) {
 }
 
 static void interrupted_runs_continue(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 7);
@@ -305,7 +290,6 @@ static void interrupted_runs_continue(void **state) {
 
 /* Trellis-coded levels are used unless recipes have to be fast, and the same state serves both. */
 static void fast_recipes_have_no_trellis(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 5);
@@ -329,7 +313,6 @@ static void fast_recipes_have_no_trellis(void **state) {
 }
 
 static void finds_a_recipe_for_a_loss(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 8);
@@ -352,7 +335,6 @@ static void finds_a_recipe_for_a_loss(void **state) {
 }
 
 static void bad_options_are_rejected(void **state) {
-    (void)state;
     lk_model *model = open_preset("llama", CHUNK, 1);
     int32_t tok[N_TOK];
     random_tokens(tok, N_TOK, model, 9);

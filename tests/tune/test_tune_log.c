@@ -1,17 +1,9 @@
 /* The file of measurements: what is read is what was written, and damaged files are rejected. */
 #include "base/buf.h"
+#include "test.h"
 #include "tune/tune_log.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char path[] = "/tmp/lowkey-tune-log-XXXXXX";
 
@@ -64,7 +56,6 @@ static void make_log(int n) {
 }
 
 static void results_are_kept(void **state) {
-    (void)state;
     struct lk_tune_log log;
     make_log(3);
     assert_int_equal(lk_tune_log_open(&log, path, 5, NULL), LK_OK);
@@ -79,7 +70,6 @@ static void results_are_kept(void **state) {
 }
 
 static void other_runs_are_rejected(void **state) {
-    (void)state;
     struct lk_tune_log log;
     lk_err err = {0};
     make_log(1);
@@ -90,7 +80,6 @@ static void other_runs_are_rejected(void **state) {
 
 /* Any changed byte, and any shorter or longer file. */
 static void damage_is_found(void **state) {
-    (void)state;
     struct lk_tune_log log;
     make_log(2);
     struct lk_buf text = read_file();
@@ -115,7 +104,6 @@ static void damage_is_found(void **state) {
 
 /* Values that no measurement has, in a file whose hash is right. */
 static void impossible_values_are_rejected(void **state) {
-    (void)state;
     const double bad[] = {NAN, INFINITY, -1};
     for (size_t i = 0; i < 4; i++) {
         struct lk_tune_log log;
@@ -134,7 +122,6 @@ static void impossible_values_are_rejected(void **state) {
 }
 
 static void logs_are_bounded(void **state) {
-    (void)state;
     struct lk_tune_log log;
     lk_compare_result r = result_of(0.1);
     lk_err err = {0};

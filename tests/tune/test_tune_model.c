@@ -1,14 +1,7 @@
 /* The loss that `lowkey tune` estimates: the errors of its codecs are those of real rows. */
 #include "codec/codec.h"
-#include "support.h"
+#include "test.h"
 #include "tune/tune_model.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 /* Squared error of Gaussian rows of d channels, relative to their power. */
 static double error_of(const struct lk_codec *codec, int d) {
@@ -33,7 +26,6 @@ static double error_of(const struct lk_codec *codec, int d) {
 /* The estimate is for all sizes of heads, so errors of 64 and of 128 channels are on both sides of
  * it, up to 3 %. */
 static void distortions_are_measured(void **state) {
-    (void)state;
     for (int i = 0; i < LK_TUNE_N_BITS; i++)
         for (int trellis = 0; trellis < 2; trellis++) {
             int bits = lk_tune_bits_at[i];
@@ -57,7 +49,6 @@ static void distortions_are_measured(void **state) {
 
 /* What is measured at some bits stays, the rest follows the errors. */
 static void losses_follow_distortions(void **state) {
-    (void)state;
     const uint8_t bits[] = {2, 4};
     const double probe[2][LK_TUNE_MAX_PROBE] = {{0.5, 0.02}, {0.3, 0.03}};
     double kl[2][LK_TUNE_N_BITS];

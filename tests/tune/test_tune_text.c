@@ -1,14 +1,8 @@
 /* Printed recipes parse, and give each head group the bits that were asked for. */
 #include "base/splitmix64.h"
 #include "recipe/recipe_levels.h"
+#include "test.h"
 #include "tune/tune_text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX_GROUPS = 240 };
 
@@ -51,7 +45,6 @@ static void check_text(const struct lk_tune_group *group, const struct lk_tune_b
 }
 
 static void text_has_the_bits(void **state) {
-    (void)state;
     struct lk_tune_bits bits[MAX_GROUPS];
     struct lk_tune_group group[MAX_GROUPS];
     uint64_t seed = 11;
@@ -76,7 +69,6 @@ static void text_has_the_bits(void **state) {
 
 /* Equal neighbours are one range, equal layers one list, and most layers need no override. */
 static void text_is_short(void **state) {
-    (void)state;
     struct lk_tune_bits bits[9];
     struct lk_tune_group group[9];
     struct lk_buf text = {0};
@@ -100,7 +92,6 @@ static void text_is_short(void **state) {
 
 /* Heads with equal bits are one list, and a layer whose heads are equal is named without them. */
 static void heads_are_lists(void **state) {
-    (void)state;
     enum { N_LAYER = 3, N_GROUP = 4 };
     struct lk_tune_bits bits[N_LAYER * N_GROUP];
     struct lk_tune_group group[N_LAYER * N_GROUP];
