@@ -5,6 +5,8 @@
 #include "serve/json_field.h"
 #include "serve/sse.h"
 
+#include <string.h>
+
 /* ---- work on the worker threads ---- */
 
 /* The client of a queued task may leave, and its time in the queue is limited. */
@@ -136,6 +138,8 @@ static void make_completion(void *arg) {
     struct lk_request request = {0};
     if (!lk_work_charge_body(work)) return;
     bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
+    x->work.n_omitted = work->error.n_omitted;
+    memcpy(x->work.omitted, work->error.omitted, sizeof x->work.omitted);
     if (parsed && request.is_empty)
         lk_buf_add_json(&work->out, work->endpoint->empty(opts));
     else if (parsed && lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&

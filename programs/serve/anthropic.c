@@ -219,15 +219,10 @@ const struct lk_endpoint lk_anthropic_count = {.parse = parse_count, .n_body = 2
 
 /* ---- the request body, converted to OpenAI's chat form ---- */
 
-static const char *const text_types[] = {"text", NULL};
 static const char *const thinking_types[] = {"thinking", "redacted_thinking", NULL};
-static const struct lk_text_parts message_parts = {"messages", text_types, thinking_types, "\n\n"};
-static const struct lk_text_parts system_parts = {"system", text_types, NULL, "\n\n"};
-
-static bool is_type(const json_t *block, const char *type) {
-    const char *given = json_string_value(json_object_get(block, "type"));
-    return given && strcmp(given, type) == 0;
-}
+static const struct lk_text_parts message_parts = {"messages", thinking_types, "\n\n", false};
+static const struct lk_text_parts result_parts = {"messages", NULL, "\n\n", true};
+static const struct lk_text_parts system_parts = {"system", NULL, "\n\n", false};
 
 /* Append the texts between two other blocks as one message. */
 static bool flush_text(json_t *messages, const char *role, json_t *texts,
@@ -250,7 +245,7 @@ static bool convert_thoughts(json_t *messages, size_t first, const json_t *block
     size_t i;
     json_array_foreach(blocks, i, block) {
         const char *thoughts = json_string_value(json_object_get(block, "thinking"));
-        if (!is_type(block, "thinking") || !thoughts) continue;
+        if (!lk_convert_is_type(block, "thinking") || !thoughts) continue;
         lk_buf_printf(&text, "%s%s", text.len ? "\n\n" : "", thoughts);
     }
     return lk_convert_thoughts(json_array_get(messages, first), &text, error);
@@ -266,16 +261,16 @@ static bool convert_blocks(json_t *messages, const char *role, const json_t *blo
     bool good = true, is_user = strcmp(role, "user") == 0;
     json_array_foreach(blocks, i, block) {
         if (!good) break;
-        if (!is_user && is_type(block, "tool_use")) {
+        if (!is_user && lk_convert_is_type(block, "tool_use")) {
             good = flush_text(messages, role, texts, error) &&
                    lk_convert_call(messages, json_object_get(block, "id"),
                                    json_object_get(block, "name"), json_object_get(block, "input"),
                                    "messages", error);
-        } else if (is_user && is_type(block, "tool_result")) {
+        } else if (is_user && lk_convert_is_type(block, "tool_result")) {
             struct lk_buf text = {0};
             good =
                 flush_text(messages, role, texts, error) &&
-                lk_convert_text(json_object_get(block, "content"), &message_parts, &text, error) &&
+                lk_convert_text(json_object_get(block, "content"), &result_parts, &text, error) &&
                 lk_convert_result(messages, json_object_get(block, "tool_use_id"), &text, error);
             lk_buf_free(&text);
         } else {
@@ -303,11 +298,11 @@ static bool convert_message(json_t *messages, const json_t *message, size_t i,
                                 "system",
                                 i, role ? role : "");
     if (json_is_array(content)) return convert_blocks(messages, role, content, error);
-    if (!json_is_string(content))
+    if (content && !json_is_null(content) && !json_is_string(content))
         return lk_api_error_set(error, 400, "invalid_type", "messages",
                                 "messages[%zu].content must be a string or an array of blocks", i);
     struct lk_buf text = {0};
-    lk_buf_append(&text, json_string_value(content), json_string_length(content));
+    if (json_is_string(content)) lk_buf_append_str(&text, json_string_value(content));
     return lk_convert_message(messages, role, &text, error);
 }
 
@@ -364,12 +359,13 @@ static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_er
                  *single = json_object_get(choice, "disable_parallel_tool_use");
     if (!choice || json_is_null(choice)) return true;
     if (single) json_object_set_new(to, "parallel_tool_calls", json_boolean(!json_is_true(single)));
-    if (is_type(choice, "auto")) return true;
-    if (is_type(choice, "none")) {
+    if (lk_convert_is_type(choice, "auto")) return true;
+    if (lk_convert_is_type(choice, "none")) {
         json_object_set_new(to, "tool_choice", json_string("none"));
-    } else if (is_type(choice, "any")) {
+    } else if (lk_convert_is_type(choice, "any")) {
         json_object_set_new(to, "tool_choice", json_string("required"));
-    } else if (is_type(choice, "tool") && json_is_string(json_object_get(choice, "name"))) {
+    } else if (lk_convert_is_type(choice, "tool") &&
+               json_is_string(json_object_get(choice, "name"))) {
         json_object_set_new(to, "tool_choice",
                             json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
                                       json_object_get(choice, "name")));
@@ -384,7 +380,7 @@ static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_er
 static void convert_format(json_t *to, const json_t *from) {
     const json_t *format = json_object_get(json_object_get(from, "output_config"), "format");
     if (!format) format = json_object_get(from, "output_format");
-    if (!format || !is_type(format, "json_schema")) return;
+    if (!format || !lk_convert_is_type(format, "json_schema")) return;
     json_object_set_new(to, "response_format",
                         json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema",
                                   json_object_get(format, "schema")));
@@ -392,7 +388,7 @@ static void convert_format(json_t *to, const json_t *from) {
 
 static void convert_thinking(json_t *to, const json_t *from) {
     const json_t *thinking = json_object_get(from, "thinking");
-    if (is_type(thinking, "disabled"))
+    if (lk_convert_is_type(thinking, "disabled"))
         lk_convert_thinking(to, false);
     else if (json_is_object(thinking))
         lk_convert_thinking(to, true);

@@ -21,6 +21,16 @@ bool lk_api_error_set(struct lk_api_error *error, int status, const char *code, 
     return false;
 }
 
+bool lk_api_omit(struct lk_api_error *error, const char *kind) {
+    if (error->n_omitted++ == 0) {
+        size_t n = 0; /* a word: it becomes a part of a line */
+        for (; kind[n] > ' ' && kind[n] < 127 && n + 1 < sizeof error->omitted; n++)
+            error->omitted[n] = kind[n];
+        error->omitted[n] = 0;
+    }
+    return true;
+}
+
 bool lk_api_error_from_request(struct lk_api_error *error, const lk_err *err, const char *param) {
     const char *msg = err->msg[0] ? err->msg : lk_status_name(err->code);
     switch (err->code) {

@@ -12,12 +12,19 @@ struct lk_api_error {
     const char *param; /* the invalid field; static, or NULL */
     int retry_s;       /* value of Retry-After; 0: no such header */
     char msg[600];     /* one line of valid UTF-8 */
+    /* Not an error: parts of the request that are served without, such as images, and the kind of
+     * the first one. */
+    size_t n_omitted;
+    char omitted[40];
 };
 
 /* Fill `error` with a printf-formatted message. Always returns false, so that a failing function
  * can end with "return lk_api_error_set(...)". */
 bool lk_api_error_set(struct lk_api_error *error, int status, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Count a part of the request that is left out. Always returns true. */
+bool lk_api_omit(struct lk_api_error *error, const char *kind);
 
 /* Convert a library error that was caused by a request. An invalid request becomes 400. A shortage
  * or failure of the server becomes 503 or 500. */

@@ -28,14 +28,86 @@ void lk_convert_common_fields(json_t *to, const json_t *from) {
         lk_convert_field(to, names[i], from, names[i]);
 }
 
+bool lk_convert_is_type(const json_t *object, const char *type) {
+    const char *given = json_string_value(json_object_get(object, "type"));
+    return given && strcmp(given, type) == 0;
+}
+
 static bool is_listed(const char *const *names, const char *name) {
     for (; names && *names; names++)
         if (strcmp(*names, name) == 0) return true;
     return false;
 }
 
-bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
-                     struct lk_api_error *error) {
+/* Parts that are not text, by the first letters of their type, and the word for them. */
+static const char *media_name(const char *type) {
+    static const char *const names[][2] = {{"image", "image"},          {"input_image", "image"},
+                                           {"output_image", "image"},   {"computer", "image"},
+                                           {"audio", "audio"},          {"input_audio", "audio"},
+                                           {"output_audio", "audio"},   {"video", "video"},
+                                           {"input_video", "video"},    {"file", "file"},
+                                           {"input_file", "file"},      {"document", "document"},
+                                           {"container_upload", "file"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(type, names[i][0], strlen(names[i][0])) == 0) return names[i][1];
+    return NULL;
+}
+
+static const char *first_string(const json_t *object, const char *const *fields) {
+    const char *text = NULL;
+    for (; *fields && !text; fields++) text = json_string_value(json_object_get(object, *fields));
+    return text;
+}
+
+/* A placeholder for something that only its name is known of. */
+static void add_placeholder(const json_t *part, const char *media, struct lk_buf *out) {
+    static const char *const names[] = {"filename", "title", "name", NULL};
+    const json_t *file = json_object_get(part, "file");
+    const char *name = first_string(json_is_object(file) ? file : part, names);
+    lk_buf_printf(out, "[%s omitted: this model reads text only%s%.200s]", media,
+                  name ? "; its name is " : "", name ? name : "");
+}
+
+static bool convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
+                         struct lk_buf *out, struct lk_api_error *error);
+
+/* Append a part of a content, if it has a text: its own, that of a document or of what it contains,
+ * or a placeholder. *n counts the parts with text before it. */
+static bool convert_part(const json_t *part, const struct lk_text_parts *parts, int depth,
+                         size_t *n, struct lk_buf *out, struct lk_api_error *error) {
+    static const char *const texts[] = {"text", "refusal", "tool_name", NULL};
+    enum { MAX_DEPTH = 4 }; /* a document in a result in a message */
+    const char *type = json_string_value(json_object_get(part, "type")),
+               *text = json_is_string(part) ? json_string_value(part) : first_string(part, texts);
+    const json_t *source = json_object_get(part, "source"),
+                 *content = json_object_get(json_is_object(source) ? source : part, "content");
+    bool is_text = type && strcmp(type, "text") == 0, may_be_null = json_object_get(part, "text");
+    if (!text && lk_convert_is_type(source, "text"))
+        text = json_string_value(json_object_get(source, "data"));
+    if (!text) text = json_string_value(json_object_get(json_object_get(part, "resource"), "text"));
+    if (!text && !type && parts->any_value) {
+        if ((*n)++) lk_buf_append_str(out, parts->separator);
+        lk_buf_add_json(out, json_incref((json_t *)part));
+        return true;
+    }
+    if (!text && is_text && !(may_be_null && json_is_null(json_object_get(part, "text"))))
+        return lk_api_error_set(error, 400, "invalid_type", parts->field,
+                                "content of the type 'text' must have a string 'text'");
+    bool nested = !text && depth < MAX_DEPTH && (json_is_string(content) || json_is_array(content));
+    const char *media = !text && !nested && type ? media_name(type) : NULL;
+    if (!text && !nested && !is_text) lk_api_omit(error, type ? type : "unknown");
+    if (!text && !nested && !media) return true;
+    if ((*n)++) lk_buf_append_str(out, media && !*parts->separator ? "\n" : parts->separator);
+    if (text) lk_buf_append_str(out, text);
+    if (media) add_placeholder(part, media, out);
+    const char *title = json_string_value(json_object_get(part, "title"));
+    if (nested && title) lk_buf_printf(out, "%s\n", title);
+    const struct lk_text_parts inner = {parts->field, parts->skip, "\n", true};
+    return !nested || convert_text(content, &inner, depth + 1, out, error);
+}
+
+static bool convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
+                         struct lk_buf *out, struct lk_api_error *error) {
     const json_t *part;
     size_t i, n = 0;
     lk_buf_append_str(out, "");
@@ -44,26 +116,26 @@ bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, s
         lk_buf_append_str(out, json_string_value(content));
         return true;
     }
-    if (!json_is_array(content))
-        return lk_api_error_set(error, 400, "invalid_type", parts->field,
+    if (parts->any_value && json_is_object(content))
+        return convert_part(content, parts, depth, &n, out, error);
+    if (!json_is_array(content)) {
+        if (parts->any_value) lk_buf_add_json(out, json_incref((json_t *)content));
+        return parts->any_value ||
+               lk_api_error_set(error, 400, "invalid_type", parts->field,
                                 "'%s' has a content that is neither a string nor an array",
                                 parts->field);
+    }
     json_array_foreach(content, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type")),
-                   *text = json_string_value(json_object_get(part, "text"));
+        const char *type = json_string_value(json_object_get(part, "type"));
         if (type && is_listed(parts->skip, type)) continue;
-        if (!type || !is_listed(parts->types, type))
-            return lk_api_error_set(error, 400, "unsupported", parts->field,
-                                    "content of the type '%.40s' is not supported; this server "
-                                    "takes text only",
-                                    type ? type : "");
-        if (!text)
-            return lk_api_error_set(error, 400, "invalid_type", parts->field,
-                                    "content of the type '%.40s' must have a string 'text'", type);
-        if (n++) lk_buf_append_str(out, parts->separator);
-        lk_buf_append_str(out, text);
+        if (!convert_part(part, parts, depth, &n, out, error)) return false;
     }
     return true;
+}
+
+bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
+                     struct lk_api_error *error) {
+    return convert_text(content, parts, 0, out, error);
 }
 
 bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error) {
@@ -127,7 +199,9 @@ static json_t *last_assistant(json_t *messages, struct lk_api_error *error) {
 
 bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
                      const json_t *arguments, const char *field, struct lk_api_error *error) {
-    if (!json_is_string(name) || !(json_is_string(arguments) || json_is_object(arguments)))
+    bool is_empty = !arguments || json_is_null(arguments);
+    if (!json_is_string(name) ||
+        !(is_empty || json_is_string(arguments) || json_is_object(arguments)))
         return lk_api_error_set(error, 400, "invalid_value", field,
                                 "'%s' has a call of a tool without name or arguments", field);
     json_t *last = last_assistant(messages, error), *calls = json_object_get(last, "tool_calls");
@@ -136,7 +210,9 @@ bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
         calls = json_object_get(last, "tool_calls");
     }
     struct lk_buf text = {0};
-    if (json_is_string(arguments))
+    if (is_empty)
+        lk_buf_append_str(&text, "{}");
+    else if (json_is_string(arguments))
         lk_buf_append_str(&text, json_string_value(arguments));
     else
         lk_buf_add_json(&text, json_incref((json_t *)arguments));

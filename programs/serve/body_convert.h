@@ -13,16 +13,21 @@ void lk_convert_common_fields(json_t *to, const json_t *from);
 /* Set to[name] to the value of from[given], unless that is absent or null. */
 void lk_convert_field(json_t *to, const char *name, const json_t *from, const char *given);
 
+/* Is this an object with this "type"? */
+bool lk_convert_is_type(const json_t *object, const char *type);
+
 /* Where texts may be parts, and how errors name it. */
 struct lk_text_parts {
-    const char *field;        /* of the body */
-    const char *const *types; /* names of parts that have a "text"; ends with NULL */
-    const char *const *skip;  /* names of parts that are dropped; ends with NULL; may be NULL */
-    const char *separator;    /* between parts */
+    const char *field;       /* of the body */
+    const char *const *skip; /* names of parts that are dropped; ends with NULL; may be NULL */
+    const char *separator;   /* between parts */
+    bool any_value;          /* a content of any type has a text: numbers and objects are JSON */
 };
 
 /* Append the text of a content: a string, or an array of parts. An absent or null content has no
- * text. False: see `error`, if there was none before. */
+ * text. A part of any API becomes its text; an image or a file becomes a placeholder for the model
+ * to see, and a part without text is left out: both are counted in `error` (lk_api_omit), so that
+ * no conversation ends for something in its history. False: see `error`. */
 bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
                      struct lk_api_error *error);
 

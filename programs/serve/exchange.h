@@ -34,6 +34,8 @@ struct lk_exchange_work {
         n_written;          /* tokens: prefilled, of the prompts not prefilled, decoded */
     double read_s, write_s; /* of the longest job */
     size_t n_left_out;      /* messages of a chat that did not fit its context */
+    size_t n_omitted;       /* parts of the request that were left out: images and the like */
+    char omitted[40];       /* the kind of the first one */
     double first_s;         /* from the headers to the first text; 0: none was sent */
 };
 

@@ -197,6 +197,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 static void append_work(const struct lk_exchange_work *work, struct lk_buf *line) {
     if (work->n_left_out)
         lk_buf_printf(line, ", left out the oldest %zu messages", work->n_left_out);
+    if (work->n_omitted)
+        lk_buf_printf(line, ", left out %zu parts that are not text (%s)", work->n_omitted,
+                      work->omitted);
     if (work->n_read + work->n_reused == 0) return;
     lk_buf_printf(line, ", prefill %zu tokens", work->n_read);
     if (work->n_reused) lk_buf_printf(line, " (%zu more reused)", work->n_reused);

@@ -218,6 +218,12 @@ static json_t *loaded_chat(const struct lk_server_opts *opts) {
 
 /* ---- /api/generate ---- */
 
+static bool refuse_images(const json_t *object, struct lk_api_error *error) {
+    return !lk_json_field_is_set(object, "images") ||
+           lk_api_error_set(error, 400, "unsupported", "images",
+                            "'images' are not supported: this server takes text only");
+}
+
 static void append_text(struct lk_response *r, const char *text, size_t len, struct lk_buf *out) {
     bool is_text = r->blocks.kind == LK_BLOCK_TEXT;
     json_t *line = text_json(r, false, text, is_text ? len : 0, false);
@@ -392,10 +398,19 @@ static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
     return NULL;
 }
 
-static bool refuse_images(const json_t *object, struct lk_api_error *error) {
-    return !lk_json_field_is_set(object, "images") ||
-           lk_api_error_set(error, 400, "unsupported", "images",
-                            "'images' are not supported: this server takes text only");
+/* The text of a message with placeholders for its images; a new reference. */
+static json_t *text_with_images(const json_t *object, const json_t *text,
+                                struct lk_api_error *error) {
+    static const struct lk_text_parts parts = {"images", NULL, "", false};
+    struct lk_buf out = {0};
+    size_t n = json_array_size(json_object_get(object, "images"));
+    json_t *list = json_pack("[s]", json_is_string(text) ? json_string_value(text) : "");
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_pack("{s:s}", "type", "image"));
+    lk_convert_text(list, &parts, &out, error);
+    json_decref(list);
+    json_t *joined = out.failed ? NULL : json_stringn(lk_buf_cstr(&out), out.len);
+    lk_buf_free(&out);
+    return joined;
 }
 
 /* ---- /api/chat ---- */
@@ -411,12 +426,10 @@ static bool convert_message(json_t *messages, const json_t *message, size_t i,
     if (content && !json_is_null(content) && !json_is_string(content))
         return lk_api_error_set(error, 400, "invalid_type", "messages",
                                 "messages[%zu].content must be a string", i);
-    if (!refuse_images(message, error)) return false;
-    bool has_text = json_string_length(content) > 0 || json_array_size(calls) == 0;
-    json_t *item =
-        json_pack("{s:O, s:o}", "role", role, "content",
-                  has_text ? json_string(json_is_string(content) ? json_string_value(content) : "")
-                           : json_null());
+    json_t *text = text_with_images(message, content, error);
+    bool has_text = json_string_length(text) > 0 || json_array_size(calls) == 0;
+    json_t *item = json_pack("{s:O, s:O}", "role", role, "content", has_text ? text : json_null());
+    json_decref(text);
     if (!lk_convert_append(messages, item, error)) return false;
     lk_convert_field(item, "tool_call_id", message, "tool_call_id");
     lk_convert_field(item, "name", message, "tool_name");

@@ -1,43 +1,27 @@
 /* The request body of /v1/chat/completions: messages, tools, logprobs. */
 #include "serve/openai_chat.h"
 
-#include "base/buf.h"
+#include "serve/body_convert.h"
 #include "serve/json_field.h"
 #include "serve/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Concatenate the texts of a content that is given as an array of parts. */
-static bool join_parts(const json_t *parts, struct lk_buf *out, struct lk_api_error *error) {
-    const json_t *part;
-    size_t i;
-    json_array_foreach(parts, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type")),
-                   *text = json_string_value(json_object_get(part, "text"));
-        if (!type || strcmp(type, "text") != 0)
-            return lk_api_error_set(error, 400, "unsupported", "messages",
-                                    "content parts of type '%.40s' are not supported; use 'text'",
-                                    type ? type : "");
-        if (!text)
-            return lk_api_error_set(error, 400, "invalid_type", "messages",
-                                    "a content part of type 'text' must have a string 'text'");
-        lk_buf_append_str(out, text);
-    }
-    return true;
-}
-
 /* The content of a message as one string, a new reference. NULL: see `error`. */
 static json_t *parse_content(const json_t *message, size_t i, struct lk_api_error *error) {
+    static const struct lk_text_parts parts = {"messages", NULL, "", false},
+                                      result = {"messages", NULL, "", true};
+    const char *role = json_string_value(json_object_get(message, "role"));
     json_t *given = json_object_get(message, "content"), *out = NULL;
-    const json_t *calls = json_object_get(message, "tool_calls");
+    bool is_result = strcmp(role, "tool") == 0 || strcmp(role, "function") == 0;
     struct lk_buf text = {0};
+    if (!given || json_is_null(given)) given = json_object_get(message, "refusal");
     if (json_is_string(given)) return json_incref(given);
-    if ((!given || json_is_null(given)) && json_array_size(calls) > 0) return json_string("");
-    if (!json_is_array(given)) {
+    if (!is_result && given && !json_is_null(given) && !json_is_array(given)) {
         lk_api_error_set(error, 400, "invalid_type", "messages",
                          "messages[%zu].content must be a string or an array of parts", i);
-    } else if (join_parts(given, &text, error)) {
+    } else if (lk_convert_text(given, is_result ? &result : &parts, &text, error)) {
         out = text.failed ? NULL : json_stringn(lk_buf_cstr(&text), text.len);
         if (!out) lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
     }
@@ -45,28 +29,50 @@ static json_t *parse_content(const json_t *message, size_t i, struct lk_api_erro
     return out;
 }
 
-/* Calls of an earlier answer must have names, and arguments that are JSON in a string, or an
- * object. */
-static bool check_calls(const json_t *calls, struct lk_api_error *error) {
-    const json_t *call;
+/* Arguments of an earlier call: JSON of an object in a string, or the object. A call that was cut
+ * off, or the text of a custom tool, becomes the argument "input". A new reference. */
+static json_t *parse_arguments(json_t *given) {
+    const char *text = json_string_value(given);
+    json_t *parsed = NULL;
+    if (json_is_object(given)) return json_incref(given);
+    if (!given || json_is_null(given) || (text && !*text)) return json_string("{}");
+    if (text && lk_json_parsed_bytes(text, strlen(text)) <= lk_json_max_parsed_bytes(strlen(text)))
+        parsed = json_loads(text, JSON_DECODE_ANY, NULL);
+    json_t *out = json_is_object(parsed) ? json_incref(given)
+                  : json_is_null(parsed) ? json_string("{}")
+                                         : json_pack("{s:O}", "input", given);
+    json_decref(parsed);
+    return out;
+}
+
+/* The calls of an earlier answer as templates know them, a new reference, with those of the older
+ * "function_call" and of custom tools. NULL: see `error`. */
+static json_t *parse_calls(const json_t *message, struct lk_api_error *error) {
+    json_t *given = json_object_get(message, "tool_calls"), *call, *out = json_array(),
+           *old = json_object_get(message, "function_call");
+    json_t *all = json_array_size(given) > 0 ? json_incref(given)
+                  : json_is_object(old)      ? json_pack("[{s:O}]", "function", old)
+                                             : json_array();
     size_t i;
-    json_array_foreach(calls, i, call) {
-        const json_t *function = json_object_get(call, "function"),
-                     *arguments = json_object_get(function, "arguments");
-        const char *text = json_string_value(arguments);
-        json_t *parsed = NULL;
-        if (text &&
-            lk_json_parsed_bytes(text, strlen(text)) <= lk_json_max_parsed_bytes(strlen(text)))
-            parsed = json_loads(text, 0, NULL);
-        bool good = json_is_string(json_object_get(function, "name")) &&
-                    (parsed || json_is_object(arguments));
-        json_decref(parsed);
-        if (!good)
-            return lk_api_error_set(
-                error, 400, "invalid_value", "messages",
-                "tool_calls[%zu] must have a function with a name and arguments that are JSON", i);
+    json_array_foreach(all, i, call) {
+        const json_t *custom = json_object_get(call, "custom"),
+                     *function = custom ? custom : json_object_get(call, "function");
+        json_t *id = json_object_get(call, "id"), *name = json_object_get(function, "name");
+        if (!json_is_string(name)) {
+            lk_api_error_set(error, 400, "invalid_value", "messages",
+                             "tool_calls[%zu] must have a function with a name", i);
+            json_decref(out);
+            out = NULL;
+            break;
+        }
+        json_array_append_new(
+            out,
+            json_pack("{s:O*, s:s, s:{s:O, s:o}}", "id", json_is_string(id) ? id : NULL, "type",
+                      "function", "function", "name", name, "arguments",
+                      parse_arguments(json_object_get(function, custom ? "input" : "arguments"))));
     }
-    return true;
+    json_decref(all);
+    return out;
 }
 
 static bool check_role(const json_t *message, size_t i, struct lk_api_error *error) {
@@ -83,19 +89,20 @@ static bool check_role(const json_t *message, size_t i, struct lk_api_error *err
 
 /* A message as chat templates know it: the fields of the client, with the content as a string. */
 static json_t *parse_message(const json_t *message, size_t i, struct lk_api_error *error) {
-    static const char *const fields[] = {"role", "tool_calls", "tool_call_id", "name"};
+    static const char *const fields[] = {"role", "tool_call_id", "name"};
     static const char *const thoughts[] = {"reasoning_content", "reasoning", "thinking"};
     if (!json_is_object(message)) {
         lk_api_error_set(error, 400, "invalid_type", "messages", "messages[%zu] must be an object",
                          i);
         return NULL;
     }
-    if (!check_role(message, i, error) ||
-        !check_calls(json_object_get(message, "tool_calls"), error))
-        return NULL;
-    json_t *content = parse_content(message, i, error), *out = NULL;
-    if (!content) return NULL;
-    out = json_pack("{s:o}", "content", content);
+    if (!check_role(message, i, error)) return NULL;
+    json_t *calls = parse_calls(message, error), *content = NULL, *out = NULL;
+    if (calls) content = parse_content(message, i, error);
+    if (content) out = json_pack("{s:o}", "content", content);
+    if (out && json_array_size(calls) > 0) json_object_set(out, "tool_calls", calls);
+    json_decref(calls);
+    if (!out) return NULL;
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
         json_t *value = json_object_get(message, fields[k]);
         if (value && !json_is_null(value)) json_object_set(out, fields[k], value);

@@ -266,16 +266,9 @@ const struct lk_endpoint lk_openai_responses = {.parse = parse_body,
 
 /* ---- the request body, converted to that of /v1/chat/completions ---- */
 
-static const char *const text_types[] = {"input_text", "output_text", "text", NULL};
-static const struct lk_text_parts input_parts = {"input", text_types, NULL, ""};
-
-static const char *const thought_types[] = {"reasoning_text", "summary_text", "text", NULL};
-static const struct lk_text_parts thought_parts = {"input", thought_types, NULL, "\n\n"};
-
-static bool is_type(const json_t *item, const char *type) {
-    const char *given = json_string_value(json_object_get(item, "type"));
-    return given && strcmp(given, type) == 0;
-}
+static const struct lk_text_parts input_parts = {"input", NULL, "", false};
+static const struct lk_text_parts output_parts = {"input", NULL, "", true};
+static const struct lk_text_parts thought_parts = {"input", NULL, "\n\n", false};
 
 /* The last message, if it has only thoughts so far. */
 static json_t *last_thoughts(const json_t *messages) {
@@ -321,30 +314,66 @@ static bool convert_thoughts(json_t *messages, const json_t *item, struct lk_api
     return good;
 }
 
-/* Calls are items of their own; the common form has them in the message of the assistant. */
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* The first of the fields that an item has; borrowed. */
+static const json_t *first_field(const json_t *item, const char *const *names) {
+    const json_t *value = NULL;
+    for (; *names && !value; names++) value = json_object_get(item, *names);
+    return value;
+}
+
+static bool convert_output(json_t *messages, const json_t *id, const json_t *output,
+                           struct lk_api_error *error) {
+    struct lk_buf text = {0};
+    bool good = lk_convert_text(output, &output_parts, &text, error) &&
+                lk_convert_result(messages, id, &text, error);
+    lk_buf_free(&text);
+    return good;
+}
+
+/* A call of any tool that the client has run: a function, or one that is named by the item's type,
+ * as local_shell_call. Calls that ran at OpenAI have no name and no call_id, and are left out. */
+static bool convert_call(json_t *messages, const json_t *item, const char *type,
+                         struct lk_api_error *error) {
+    static const char *const ids[] = {"call_id", "id", NULL}, *const arguments[] = {
+                                                                  "arguments", "input", "action",
+                                                                  "operation", NULL};
+    const json_t *id = first_field(item, ids), *output = json_object_get(item, "output");
+    json_t *name = json_object_get(item, "name");
+    if (!json_is_string(name) && strcmp(type, "function_call") == 0)
+        return lk_api_error_set(error, 400, "invalid_value", "input",
+                                "'input' has a call of a tool without name or arguments");
+    if (!json_is_string(name) && !json_object_get(item, "call_id")) return lk_api_omit(error, type);
+    name = json_is_string(name) ? json_incref(name)
+                                : json_stringn(type, strlen(type) - strlen("_call"));
+    bool good = lk_convert_call(messages, id, name, first_field(item, arguments), "input", error);
+    json_decref(name);
+    if (good && output && !json_is_null(output)) good = convert_output(messages, id, output, error);
+    return good;
+}
+
+/* Calls are items of their own; the common form has them in the message of the assistant. Items of
+ * unknown types are messages if they have a content, and otherwise left out. */
 static bool convert_item(json_t *messages, const json_t *item, size_t i,
                          struct lk_api_error *error) {
+    static const char *const ids[] = {"call_id", "id", NULL}, *const outputs[] = {"output",
+                                                                                  "content",
+                                                                                  "tools", NULL};
     const char *type = json_string_value(json_object_get(item, "type"));
     if (!json_is_object(item))
         return lk_api_error_set(error, 400, "invalid_type", "input", "input[%zu] must be an object",
                                 i);
-    if (!type || is_type(item, "message")) return convert_message(messages, item, i, error);
-    if (is_type(item, "reasoning")) return convert_thoughts(messages, item, error);
-    if (is_type(item, "function_call"))
-        return lk_convert_call(messages, json_object_get(item, "call_id"),
-                               json_object_get(item, "name"), json_object_get(item, "arguments"),
-                               "input", error);
-    if (is_type(item, "function_call_output")) {
-        struct lk_buf text = {0};
-        bool good = lk_convert_text(json_object_get(item, "output"), &input_parts, &text, error) &&
-                    lk_convert_result(messages, json_object_get(item, "call_id"), &text, error);
-        lk_buf_free(&text);
-        return good;
-    }
-    return lk_api_error_set(error, 400, "unsupported", "input",
-                            "input[%zu] has the type '%.60s', but only message, function_call, "
-                            "function_call_output and reasoning are supported",
-                            i, type);
+    if (!type || strcmp(type, "message") == 0 || json_object_get(item, "role"))
+        return convert_message(messages, item, i, error);
+    if (strcmp(type, "reasoning") == 0) return convert_thoughts(messages, item, error);
+    if (ends_with(type, "_call")) return convert_call(messages, item, type, error);
+    if (ends_with(type, "_output"))
+        return convert_output(messages, first_field(item, ids), first_field(item, outputs), error);
+    return lk_api_omit(error, type);
 }
 
 static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *error) {
@@ -365,11 +394,13 @@ static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *e
     if (json_is_string(input))
         return lk_convert_append(messages,
                                  json_pack("{s:s, s:O}", "role", "user", "content", input), error);
-    if (!json_is_array(input) || json_array_size(input) + json_array_size(messages) == 0)
+    if (!json_is_array(input))
         return lk_api_error_set(error, 400, "missing_field", "input",
-                                "'input' must be a string or an array with at least one item");
+                                "'input' must be a string or an array of items");
     json_array_foreach(input, i, item) if (!convert_item(messages, item, i, error)) return false;
-    return true;
+    if (json_array_size(messages) > 0) return true;
+    return lk_convert_append(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""),
+                             error); /* nothing is left of the input */
 }
 
 /* Only functions are offered to the model. Tools that run at OpenAI are left out, because clients
@@ -383,7 +414,7 @@ static bool convert_tools(json_t *to, const json_t *from, struct lk_api_error *e
     json_t *tools = json_array();
     json_object_set_new(to, "tools", tools);
     json_array_foreach(given, i, tool) {
-        if (!is_type(tool, "function")) continue;
+        if (!lk_convert_is_type(tool, "function")) continue;
         if (!lk_convert_tool(tools, json_object_get(tool, "name"),
                              json_object_get(tool, "description"),
                              json_object_get(tool, "parameters"), error))
@@ -399,7 +430,7 @@ static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_er
         json_object_set(to, "tool_choice", choice);
         return true;
     }
-    if (!is_type(choice, "function") || !json_is_string(json_object_get(choice, "name")))
+    if (!lk_convert_is_type(choice, "function") || !json_is_string(json_object_get(choice, "name")))
         return lk_api_error_set(error, 400, "unsupported", "tool_choice",
                                 "'tool_choice' must be none, auto, required, or a function with a "
                                 "name");
@@ -415,7 +446,7 @@ static bool convert_format(json_t *to, const json_t *from, struct lk_api_error *
     if (text && !json_is_null(text) && !json_is_object(text))
         return lk_api_error_set(error, 400, "invalid_type", "text", "'text' must be an object");
     if (!format || json_is_null(format)) return true;
-    if (!is_type(format, "json_schema")) {
+    if (!lk_convert_is_type(format, "json_schema")) {
         json_object_set(to, "response_format", format);
         return true;
     }

@@ -110,13 +110,8 @@ static void anthropic_refuses(void **state) {
         {"{'max_tokens': 3, 'messages': ['a']}", "messages[0].role"},
         {"{'max_tokens': 3, 'messages': [{'role': 'robot', 'content': 'a'}]}", "'robot'"},
         {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': 5}]}", "messages[0].content"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': [{'type': 'image'}]}]}",
-         "'image' is not supported"},
         {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': [{'type': 'text'}]}]}",
          "must have a string 'text'"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': [{'type': 'tool_use', 'name': "
-         "'f', 'input': {}}]}]}",
-         "'tool_use' is not supported"},
         {"{'max_tokens': 3, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', "
          "'name': 'f', 'input': 5}]}]}",
          "without name or arguments"},
@@ -179,16 +174,85 @@ static void responses_input(void **state) {
         "'f'}}}");
 }
 
+/* What a text model cannot read becomes a placeholder or is left out, and counted. */
+static void left_out(void **state) {
+    (void)state;
+    static const struct {
+        convert_fn *convert;
+        const char *given, *expected, *omitted;
+        size_t n;
+    } cases[] = {
+        {convert_anthropic,
+         "{'max_tokens': 3, 'messages': [{'role': 'user', 'content': [{'type': 'image', 'source': "
+         "{}}, {'type': 'text', 'text': 'a'}]}, {'role': 'assistant', 'content': [{'type': "
+         "'server_tool_use', 'id': 's', 'name': 'web_search', 'input': {}}, {'type': 'text', "
+         "'text': 'b'}]}, {'role': 'user', 'content': [{'type': 'document', 'title': 't', "
+         "'source': {'type': 'text', 'data': 'c'}}, {'type': 'document', 'title': 'u', 'source': "
+         "{'type': 'base64'}}, {'type': 'search_result', 'title': 'v', 'content': [{'type': "
+         "'text', 'text': 'd'}]}]}, {'role': 'assistant', 'content': null}]}",
+         "{'max_tokens': 3, 'messages': [{'role': 'user', 'content': '[image omitted: this model "
+         "reads text only]\\n\\na'}, {'role': 'assistant', 'content': 'b'}, {'role': 'user', "
+         "'content': 'c\\n\\n[document omitted: this model reads text only; its name is "
+         "u]\\n\\nv\\nd'}, "
+         "{'role': 'assistant', 'content': ''}]}",
+         "image", 3},
+        {convert_anthropic,
+         "{'max_tokens': 3, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', "
+         "'id': 't', 'name': 'f', 'input': null}]}, {'role': 'user', 'content': [{'type': "
+         "'tool_result', 'tool_use_id': 't', 'content': [{'type': 'tool_reference', 'tool_name': "
+         "'g'}, {'type': 'image'}]}]}]}",
+         "{'max_tokens': 3, 'messages': [{'role': 'assistant', 'content': null, 'tool_calls': "
+         "[{'id': 't', 'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}}]}, "
+         "{'role': 'tool', 'tool_call_id': 't', 'content': 'g\\n\\n[image omitted: this model "
+         "reads text only]'}]}",
+         "image", 1},
+        {lk_openai_responses_to_chat,
+         "{'input': [{'type': 'custom_tool_call', 'call_id': 'c', 'name': 'patch', 'input': "
+         "'text'}, {'type': 'custom_tool_call_output', 'call_id': 'c', 'output': 'r'}, {'type': "
+         "'local_shell_call', 'call_id': 'd', 'action': {'command': ['ls']}}, {'type': "
+         "'local_shell_call_output', 'id': 'd', 'output': {'exit': 0}}, {'type': "
+         "'web_search_call', 'id': 'w', 'status': 'completed'}, {'type': 'mcp_call', 'id': 'm', "
+         "'name': 'ask', 'arguments': '{}', 'output': 'o'}, {'type': 'item_reference', 'id': "
+         "'i'}, {'type': 'compaction', 'encrypted_content': 'x'}, {'role': 'user', 'content': "
+         "[{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'u'}, "
+         "{'type': 'input_file', 'filename': 'f.pdf'}]}]}",
+         "{'messages': [{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'c', 'type': "
+         "'function', 'function': {'name': 'patch', 'arguments': 'text'}}]}, {'role': 'tool', "
+         "'tool_call_id': 'c', 'content': 'r'}, {'role': 'assistant', 'content': null, "
+         "'tool_calls': [{'id': 'd', 'type': 'function', 'function': {'name': 'local_shell', "
+         "'arguments': '{\\'command\\':[\\'ls\\']}'}}]}, {'role': 'tool', 'tool_call_id': 'd', "
+         "'content': '{\\'exit\\':0}'}, {'role': 'assistant', 'content': null, 'tool_calls': "
+         "[{'id': 'm', 'type': 'function', 'function': {'name': 'ask', 'arguments': '{}'}}]}, "
+         "{'role': 'tool', 'tool_call_id': 'm', 'content': 'o'}, {'role': 'user', 'content': "
+         "'a\\n[image omitted: this model reads text only]\\n[file omitted: this model reads text "
+         "only; its name is f.pdf]'}]}",
+         "web_search_call", 5},
+        {lk_openai_responses_to_chat, "{'input': []}",
+         "{'messages': [{'role': 'user', 'content': ''}]}", "", 0},
+        {lk_ollama_chat_to_openai,
+         "{'messages': [{'role': 'user', 'content': 'a', 'images': ['eA==', 'eA==']}]}",
+         "{'stream': true, 'messages': [{'role': 'user', 'content': 'a\\n[image omitted: this "
+         "model reads text only]\\n[image omitted: this model reads text only]'}]}",
+         "image", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lk_api_error error = {0};
+        expect_converted(cases[i].convert, cases[i].given, cases[i].expected);
+        json_t *body = parse(cases[i].given), *made = cases[i].convert(body, &error);
+        assert_int_equal(error.n_omitted, cases[i].n);
+        assert_string_equal(error.omitted, cases[i].omitted);
+        json_decref(made);
+        json_decref(body);
+    }
+}
+
 static void responses_refuses(void **state) {
     static const struct {
         const char *body, *named;
     } bad[] = {{"{}", "'input'"},
-               {"{'input': []}", "'input'"},
+               {"{'input': 5}", "'input'"},
                {"{'input': ['a']}", "input[0]"},
                {"{'input': [{'type': 'message', 'content': 'a'}]}", "no 'role'"},
-               {"{'input': [{'type': 'computer_call'}]}", "'computer_call'"},
-               {"{'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}",
-                "'input_image' is not supported"},
+               {"{'input': [{'type': 'function_call'}]}", "without name"},
                {"{'input': 'a', 'previous_response_id': 'r'}", "send the conversation"},
                {"{'input': 'a', 'conversation': 'c'}", "'conversation'"},
                {"{'input': 'a', 'background': true}", "'background'"},
@@ -240,7 +304,6 @@ static void ollama_refuses(void **state) {
         {"{'messages': 'a'}", "'messages'"},
         {"{'messages': ['a']}", "no 'role'"},
         {"{'messages': [{'role': 'user', 'content': []}]}", "messages[0].content"},
-        {"{'messages': [{'role': 'user', 'content': 'a', 'images': ['eA==']}]}", "'images'"},
         {"{'messages': [" USER "], 'options': []}", "'options'"},
         {"{'messages': [" USER "], 'format': 'yaml'}", "'format'"},
         {"{'messages': [" USER "], 'stream': 1}", "'stream'"},
@@ -257,8 +320,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(anthropic_messages), cmocka_unit_test(anthropic_fields),
         cmocka_unit_test(anthropic_refuses),  cmocka_unit_test(responses_input),
-        cmocka_unit_test(responses_refuses),  cmocka_unit_test(ollama_bodies),
-        cmocka_unit_test(ollama_refuses),
+        cmocka_unit_test(left_out),           cmocka_unit_test(responses_refuses),
+        cmocka_unit_test(ollama_bodies),      cmocka_unit_test(ollama_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
