@@ -73,7 +73,7 @@ static struct lk_jinja_value call_macro(struct lk_jinja_run *run, const struct l
 
 static void assign(struct lk_jinja_run *run, const struct lk_jinja_node *target,
                    struct lk_jinja_value value) {
-    if (target->op == LK_OP_NAME) {
+    if (target->op == LK_NODE_NAME) {
         lk_jinja_set(run->heap, run->scope->variables, lk_jinja_string(target->name), value);
         return;
     }
@@ -82,7 +82,7 @@ static void assign(struct lk_jinja_run *run, const struct lk_jinja_node *target,
     if (object.kind != LK_JINJA_DICT)
         lk_jinja_fail(run->heap, LK_E_FORMAT, "cannot set an attribute of %s",
                       lk_jinja_kind_name(object));
-    if (target->op == LK_OP_ITEM) key = lk_jinja_eval(run, target->b);
+    if (target->op == LK_NODE_ITEM) key = lk_jinja_eval(run, target->b);
     run->heap->n_change++;
     lk_jinja_set(run->heap, object.dict, key, value);
 }
@@ -165,29 +165,29 @@ static void exec_output(struct lk_jinja_run *run, const struct lk_jinja_node *no
 static enum flow exec_statement(struct lk_jinja_run *run, const struct lk_jinja_node *node) {
     run->heap->line = node->line;
     switch (node->op) {
-    case LK_OP_TEXT: emit(run, node->value.text); return FLOW_ON;
-    case LK_OP_OUTPUT: exec_output(run, node); return FLOW_ON;
-    case LK_OP_IF:
-        while (node && node->op == LK_OP_IF) {
+    case LK_NODE_TEXT: emit(run, node->value.text); return FLOW_ON;
+    case LK_NODE_OUTPUT: exec_output(run, node); return FLOW_ON;
+    case LK_NODE_IF:
+        while (node && node->op == LK_NODE_IF) {
             if (lk_jinja_truth(lk_jinja_eval(run, node->a))) return exec_body(run, node->b);
-            if (!node->c || node->c->op != LK_OP_IF || node->c->next) break;
+            if (!node->c || node->c->op != LK_NODE_IF || node->c->next) break;
             node = node->c;
         }
         return node->c ? exec_body(run, node->c) : FLOW_ON;
-    case LK_OP_FOR: return exec_for(run, node);
-    case LK_OP_SET: assign_all(run, node->list, lk_jinja_eval(run, node->a)); return FLOW_ON;
-    case LK_OP_SET_BLOCK: assign_all(run, node->list, filter_captured(run, node)); return FLOW_ON;
-    case LK_OP_FILTER_BLOCK:
+    case LK_NODE_FOR: return exec_for(run, node);
+    case LK_NODE_SET: assign_all(run, node->list, lk_jinja_eval(run, node->a)); return FLOW_ON;
+    case LK_NODE_SET_BLOCK: assign_all(run, node->list, filter_captured(run, node)); return FLOW_ON;
+    case LK_NODE_FILTER_BLOCK:
         emit(run, lk_jinja_str(run->heap, filter_captured(run, node)));
         return FLOW_ON;
-    case LK_OP_MACRO: {
+    case LK_NODE_MACRO: {
         struct lk_jinja_value value = {.kind = LK_JINJA_MACRO, .macro = node};
         lk_jinja_set(run->heap, run->scope->variables, lk_jinja_string(node->name), value);
         return FLOW_ON;
     }
-    case LK_OP_BLOCK: return exec_body(run, node->b);
-    case LK_OP_BREAK: return FLOW_BREAK;
-    case LK_OP_CONTINUE: return FLOW_CONTINUE;
+    case LK_NODE_BLOCK: return exec_body(run, node->b);
+    case LK_NODE_BREAK: return FLOW_BREAK;
+    case LK_NODE_CONTINUE: return FLOW_CONTINUE;
     default: lk_jinja_fail(run->heap, LK_E_UNSUPPORTED, "unknown statement");
     }
 }

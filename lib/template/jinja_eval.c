@@ -141,10 +141,10 @@ static struct lk_jinja_args eval_args(struct lk_jinja_run *run, const struct lk_
     struct lk_jinja_dict *named = NULL;
     if (first) lk_jinja_push(heap, at.list, *first);
     for (; node; node = node->next) {
-        if (node->op == LK_OP_NAMED) {
+        if (node->op == LK_NODE_NAMED) {
             if (!named) named = lk_jinja_dict(heap, 0).dict;
             lk_jinja_set(heap, named, lk_jinja_string(node->name), lk_jinja_eval(run, node->a));
-        } else if (node->op == LK_OP_SPREAD) {
+        } else if (node->op == LK_NODE_SPREAD) {
             const struct lk_jinja_list *more = lk_jinja_elements(heap, lk_jinja_eval(run, node->a));
             for (size_t i = 0; i < more->n; i++) lk_jinja_push(heap, at.list, more->at[i]);
         } else {
@@ -175,41 +175,42 @@ static int64_t as_integer(struct lk_jinja_value value) {
     return value.kind == LK_JINJA_BOOL ? value.yes : value.integer;
 }
 
-static struct lk_jinja_value calculate_integers(struct lk_jinja_heap *heap, enum lk_jinja_op op,
-                                                int64_t a, int64_t b) {
+static struct lk_jinja_value calculate_integers(struct lk_jinja_heap *heap,
+                                                enum lk_jinja_node_kind op, int64_t a, int64_t b) {
     int64_t out = 0;
     bool overflow = false;
-    if (op == LK_OP_ADD) overflow = __builtin_add_overflow(a, b, &out);
-    if (op == LK_OP_SUBTRACT) overflow = __builtin_sub_overflow(a, b, &out);
-    if (op == LK_OP_MULTIPLY) overflow = __builtin_mul_overflow(a, b, &out);
-    if (op == LK_OP_FLOOR_DIVIDE || op == LK_OP_REMAINDER) {
+    if (op == LK_NODE_ADD) overflow = __builtin_add_overflow(a, b, &out);
+    if (op == LK_NODE_SUBTRACT) overflow = __builtin_sub_overflow(a, b, &out);
+    if (op == LK_NODE_MULTIPLY) overflow = __builtin_mul_overflow(a, b, &out);
+    if (op == LK_NODE_FLOOR_DIVIDE || op == LK_NODE_REMAINDER) {
         if (b == 0) lk_jinja_fail(heap, LK_E_FORMAT, "division by zero");
         overflow = a == INT64_MIN && b == -1;
         int64_t quotient = overflow ? 0 : a / b, rest = overflow ? 0 : a % b;
         if (rest && (rest < 0) != (b < 0)) quotient--, rest += b;
-        out = op == LK_OP_REMAINDER ? rest : quotient;
+        out = op == LK_NODE_REMAINDER ? rest : quotient;
     }
     if (overflow) lk_jinja_fail(heap, LK_E_FORMAT, "an integer is too large");
     return lk_jinja_int(out);
 }
 
-static struct lk_jinja_value calculate(struct lk_jinja_heap *heap, enum lk_jinja_op op,
+static struct lk_jinja_value calculate(struct lk_jinja_heap *heap, enum lk_jinja_node_kind op,
                                        struct lk_jinja_value a, struct lk_jinja_value b) {
     double x = lk_jinja_real(a), y = lk_jinja_real(b);
     bool exact = a.kind != LK_JINJA_FLOAT && b.kind != LK_JINJA_FLOAT;
-    if (op == LK_OP_POWER) {
+    if (op == LK_NODE_POWER) {
         double power = pow(x, y);
         return exact && y >= 0 && fabs(power) < 9e15 ? lk_jinja_int((int64_t)power)
                                                      : real_value(power);
     }
-    if (op == LK_OP_DIVIDE || !exact) {
-        bool divides = op == LK_OP_DIVIDE || op == LK_OP_FLOOR_DIVIDE || op == LK_OP_REMAINDER;
+    if (op == LK_NODE_DIVIDE || !exact) {
+        bool divides =
+            op == LK_NODE_DIVIDE || op == LK_NODE_FLOOR_DIVIDE || op == LK_NODE_REMAINDER;
         if (divides && y == 0) lk_jinja_fail(heap, LK_E_FORMAT, "division by zero");
-        if (op == LK_OP_ADD) return real_value(x + y);
-        if (op == LK_OP_SUBTRACT) return real_value(x - y);
-        if (op == LK_OP_MULTIPLY) return real_value(x * y);
-        if (op == LK_OP_DIVIDE) return real_value(x / y);
-        if (op == LK_OP_FLOOR_DIVIDE) return real_value(floor(x / y));
+        if (op == LK_NODE_ADD) return real_value(x + y);
+        if (op == LK_NODE_SUBTRACT) return real_value(x - y);
+        if (op == LK_NODE_MULTIPLY) return real_value(x * y);
+        if (op == LK_NODE_DIVIDE) return real_value(x / y);
+        if (op == LK_NODE_FLOOR_DIVIDE) return real_value(floor(x / y));
         return real_value(x - y * floor(x / y));
     }
     return calculate_integers(heap, op, as_integer(a), as_integer(b));
@@ -246,20 +247,20 @@ static struct lk_jinja_value eval_binary(struct lk_jinja_run *run,
     struct lk_jinja_value a = lk_jinja_eval(run, node->a), b = lk_jinja_eval(run, node->b);
     bool a_is_string = a.kind == LK_JINJA_STRING, b_is_string = b.kind == LK_JINJA_STRING;
     heap->line = node->line;
-    if (node->op == LK_OP_JOIN)
+    if (node->op == LK_NODE_JOIN)
         return lk_jinja_string(lk_jinja_concat(heap, lk_jinja_str(heap, a), lk_jinja_str(heap, b)));
     if (lk_jinja_is_number(a) && lk_jinja_is_number(b)) return calculate(heap, node->op, a, b);
-    if (node->op == LK_OP_ADD && (a_is_string || b_is_string) && is_text(a) && is_text(b))
+    if (node->op == LK_NODE_ADD && (a_is_string || b_is_string) && is_text(a) && is_text(b))
         return lk_jinja_string(lk_jinja_concat(heap,
                                                a_is_string ? a.text : (struct lk_jinja_text){0},
                                                b_is_string ? b.text : (struct lk_jinja_text){0}));
-    if (node->op == LK_OP_ADD && a.kind == LK_JINJA_LIST && b.kind == LK_JINJA_LIST)
+    if (node->op == LK_NODE_ADD && a.kind == LK_JINJA_LIST && b.kind == LK_JINJA_LIST)
         return add_lists(heap, a.list, b.list);
-    if (node->op == LK_OP_MULTIPLY && a_is_string && b.kind == LK_JINJA_INT)
+    if (node->op == LK_NODE_MULTIPLY && a_is_string && b.kind == LK_JINJA_INT)
         return repeat(heap, a.text, b.integer);
-    if (node->op == LK_OP_MULTIPLY && b_is_string && a.kind == LK_JINJA_INT)
+    if (node->op == LK_NODE_MULTIPLY && b_is_string && a.kind == LK_JINJA_INT)
         return repeat(heap, b.text, a.integer);
-    if (node->op == LK_OP_REMAINDER && a_is_string) {
+    if (node->op == LK_NODE_REMAINDER && a_is_string) {
         struct lk_jinja_args args = {&b, 1, NULL};
         if (b.kind == LK_JINJA_LIST && b.list->is_tuple)
             args = (struct lk_jinja_args){b.list->at, b.list->n, NULL};
@@ -275,13 +276,13 @@ static struct lk_jinja_value eval_comparison(struct lk_jinja_run *run,
     struct lk_jinja_value a = lk_jinja_eval(run, node->a), b = lk_jinja_eval(run, node->b);
     heap->line = node->line;
     switch (node->op) {
-    case LK_OP_EQUAL: return lk_jinja_bool(lk_jinja_equal(heap, a, b));
-    case LK_OP_NOT_EQUAL: return lk_jinja_bool(!lk_jinja_equal(heap, a, b));
-    case LK_OP_LESS: return lk_jinja_bool(lk_jinja_compare(heap, a, b) < 0);
-    case LK_OP_LESS_EQUAL: return lk_jinja_bool(lk_jinja_compare(heap, a, b) <= 0);
-    case LK_OP_GREATER: return lk_jinja_bool(lk_jinja_compare(heap, a, b) > 0);
-    case LK_OP_GREATER_EQUAL: return lk_jinja_bool(lk_jinja_compare(heap, a, b) >= 0);
-    case LK_OP_IN: return lk_jinja_bool(lk_jinja_contains(heap, b, a));
+    case LK_NODE_EQUAL: return lk_jinja_bool(lk_jinja_equal(heap, a, b));
+    case LK_NODE_NOT_EQUAL: return lk_jinja_bool(!lk_jinja_equal(heap, a, b));
+    case LK_NODE_LESS: return lk_jinja_bool(lk_jinja_compare(heap, a, b) < 0);
+    case LK_NODE_LESS_EQUAL: return lk_jinja_bool(lk_jinja_compare(heap, a, b) <= 0);
+    case LK_NODE_GREATER: return lk_jinja_bool(lk_jinja_compare(heap, a, b) > 0);
+    case LK_NODE_GREATER_EQUAL: return lk_jinja_bool(lk_jinja_compare(heap, a, b) >= 0);
+    case LK_NODE_IN: return lk_jinja_bool(lk_jinja_contains(heap, b, a));
     default: return lk_jinja_bool(!lk_jinja_contains(heap, b, a));
     }
 }
@@ -292,14 +293,14 @@ static struct lk_jinja_value negate(struct lk_jinja_heap *heap, struct lk_jinja_
     if (value.kind == LK_JINJA_FLOAT) return real_value(-value.real);
     if (!lk_jinja_is_number(value))
         lk_jinja_fail(heap, LK_E_FORMAT, "cannot negate %s", lk_jinja_kind_name(value));
-    return calculate_integers(heap, LK_OP_SUBTRACT, 0, as_integer(value));
+    return calculate_integers(heap, LK_NODE_SUBTRACT, 0, as_integer(value));
 }
 
 static struct lk_jinja_value eval_display(struct lk_jinja_run *run,
                                           const struct lk_jinja_node *node) {
     struct lk_jinja_value out;
     const struct lk_jinja_node *at = node->list;
-    if (node->op == LK_OP_DICT) {
+    if (node->op == LK_NODE_DICT) {
         out = lk_jinja_dict(run->heap, 0);
         for (; at; at = at->next->next) {
             struct lk_jinja_value key = lk_jinja_eval(run, at);
@@ -309,7 +310,7 @@ static struct lk_jinja_value eval_display(struct lk_jinja_run *run,
     }
     out = lk_jinja_list(run->heap, 0);
     for (; at; at = at->next) lk_jinja_push(run->heap, out.list, lk_jinja_eval(run, at));
-    out.list->is_tuple = node->op == LK_OP_TUPLE;
+    out.list->is_tuple = node->op == LK_NODE_TUPLE;
     return out;
 }
 
@@ -318,41 +319,42 @@ static struct lk_jinja_value eval_node(struct lk_jinja_run *run, const struct lk
     struct lk_jinja_value a;
     struct lk_jinja_args args;
     switch (node->op) {
-    case LK_OP_CONSTANT: return node->value;
-    case LK_OP_CAPTURED: return run->captured;
-    case LK_OP_NAME: return find_variable(run, node->name);
-    case LK_OP_LIST:
-    case LK_OP_TUPLE:
-    case LK_OP_DICT: return eval_display(run, node);
-    case LK_OP_CONDITION:
+    case LK_NODE_CONSTANT: return node->value;
+    case LK_NODE_CAPTURED: return run->captured;
+    case LK_NODE_NAME: return find_variable(run, node->name);
+    case LK_NODE_LIST:
+    case LK_NODE_TUPLE:
+    case LK_NODE_DICT: return eval_display(run, node);
+    case LK_NODE_CONDITION:
         if (lk_jinja_truth(lk_jinja_eval(run, node->b))) return lk_jinja_eval(run, node->a);
         return node->c ? lk_jinja_eval(run, node->c) : lk_jinja_undefined();
-    case LK_OP_AND:
+    case LK_NODE_AND:
         a = lk_jinja_eval(run, node->a);
         return lk_jinja_truth(a) ? lk_jinja_eval(run, node->b) : a;
-    case LK_OP_OR:
+    case LK_NODE_OR:
         a = lk_jinja_eval(run, node->a);
         return lk_jinja_truth(a) ? a : lk_jinja_eval(run, node->b);
-    case LK_OP_NOT: return lk_jinja_bool(!lk_jinja_truth(lk_jinja_eval(run, node->a)));
-    case LK_OP_NEGATE: return negate(heap, lk_jinja_eval(run, node->a));
-    case LK_OP_ATTRIBUTE: return get_attribute(heap, lk_jinja_eval(run, node->a), node->name);
-    case LK_OP_ITEM:
+    case LK_NODE_NOT: return lk_jinja_bool(!lk_jinja_truth(lk_jinja_eval(run, node->a)));
+    case LK_NODE_NEGATE: return negate(heap, lk_jinja_eval(run, node->a));
+    case LK_NODE_ATTRIBUTE: return get_attribute(heap, lk_jinja_eval(run, node->a), node->name);
+    case LK_NODE_ITEM:
         a = lk_jinja_eval(run, node->a);
         return get_item(heap, a, lk_jinja_eval(run, node->b));
-    case LK_OP_SLICE: return eval_slice(run, node);
-    case LK_OP_CALL: return eval_call(run, node);
-    case LK_OP_FILTER:
+    case LK_NODE_SLICE: return eval_slice(run, node);
+    case LK_NODE_CALL: return eval_call(run, node);
+    case LK_NODE_FILTER:
         a = lk_jinja_eval(run, node->a);
         args = eval_args(run, node->list, &a);
         heap->line = node->line;
         return lk_jinja_filter(heap, node->name, &args);
-    case LK_OP_TEST:
+    case LK_NODE_TEST:
         a = lk_jinja_eval(run, node->a);
         args = eval_args(run, node->list, &a);
         return lk_jinja_bool(lk_jinja_test(heap, node->name, &args));
     default:
-        if (node->op >= LK_OP_ADD && node->op <= LK_OP_JOIN) return eval_binary(run, node);
-        if (node->op >= LK_OP_EQUAL && node->op <= LK_OP_NOT_IN) return eval_comparison(run, node);
+        if (node->op >= LK_NODE_ADD && node->op <= LK_NODE_JOIN) return eval_binary(run, node);
+        if (node->op >= LK_NODE_EQUAL && node->op <= LK_NODE_NOT_IN)
+            return eval_comparison(run, node);
         lk_jinja_fail(heap, LK_E_FORMAT, "unexpected expression");
     }
 }

@@ -238,13 +238,13 @@ static struct lk_jinja_node *parse_expression(struct parser *p);
 static struct lk_jinja_node *parse_unary(struct parser *p, bool with_filters);
 static struct lk_jinja_node *parse_body(struct parser *p, const char *const *ends);
 
-static struct lk_jinja_node *new_node(struct parser *p, enum lk_jinja_op op) {
+static struct lk_jinja_node *new_node(struct parser *p, enum lk_jinja_node_kind op) {
     struct lk_jinja_node *node = lk_jinja_alloc(p->heap, sizeof *node);
     *node = (struct lk_jinja_node){.op = op, .line = p->at->line};
     return node;
 }
 
-static struct lk_jinja_node *new_pair(struct parser *p, enum lk_jinja_op op,
+static struct lk_jinja_node *new_pair(struct parser *p, enum lk_jinja_node_kind op,
                                       struct lk_jinja_node *a, struct lk_jinja_node *b) {
     struct lk_jinja_node *node = new_node(p, op);
     node->a = a;
@@ -307,7 +307,7 @@ static struct lk_jinja_text take_name(struct parser *p) {
 /* ---- primary expressions ---- */
 
 static struct lk_jinja_node *parse_number(struct parser *p) {
-    struct lk_jinja_node *node = new_node(p, LK_OP_CONSTANT);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_CONSTANT);
     char digits[64];
     size_t n = 0;
     bool is_float = memchr(p->at->at, '.', p->at->len) != NULL;
@@ -322,7 +322,7 @@ static struct lk_jinja_node *parse_number(struct parser *p) {
 }
 
 static struct lk_jinja_node *parse_string(struct parser *p) {
-    struct lk_jinja_node *node = new_node(p, LK_OP_CONSTANT);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_CONSTANT);
     struct lk_jinja_text text = {NULL, 0};
     for (; p->at->kind == LK_LEX_STRING; p->at++)
         text = lk_jinja_concat(p->heap, text, lk_jinja_unescape(p->heap, p->at));
@@ -342,12 +342,12 @@ static struct lk_jinja_node *parse_name(struct parser *p) {
                      {"None", {.kind = LK_JINJA_NONE}}};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (is_word(p, constants[i].word)) {
-            struct lk_jinja_node *node = new_node(p, LK_OP_CONSTANT);
+            struct lk_jinja_node *node = new_node(p, LK_NODE_CONSTANT);
             node->value = constants[i].value;
             p->at++;
             return node;
         }
-    struct lk_jinja_node *node = new_node(p, LK_OP_NAME);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_NAME);
     node->name = take_name(p);
     return node;
 }
@@ -370,7 +370,7 @@ static struct lk_jinja_node *parse_list(struct parser *p, const char *end, bool 
 }
 
 static struct lk_jinja_node *parse_dict(struct parser *p) {
-    struct lk_jinja_node *node = new_node(p, LK_OP_DICT), **last = &node->list;
+    struct lk_jinja_node *node = new_node(p, LK_NODE_DICT), **last = &node->list;
     while (!is_operator(p, "}")) {
         *last = parse_expression(p);
         last = &(*last)->next;
@@ -389,12 +389,12 @@ static struct lk_jinja_node *parse_primary(struct parser *p) {
     if (p->at->kind == LK_LEX_STRING) return parse_string(p);
     if (accept_operator(p, "(")) {
         bool is_single = false;
-        struct lk_jinja_node *node = new_node(p, LK_OP_TUPLE);
+        struct lk_jinja_node *node = new_node(p, LK_NODE_TUPLE);
         node->list = parse_list(p, ")", &is_single);
         return is_single ? node->list : node;
     }
     if (accept_operator(p, "[")) {
-        struct lk_jinja_node *node = new_node(p, LK_OP_LIST);
+        struct lk_jinja_node *node = new_node(p, LK_NODE_LIST);
         node->list = parse_list(p, "]", NULL);
         return node;
     }
@@ -409,13 +409,13 @@ static struct lk_jinja_node *parse_arguments(struct parser *p) {
     struct lk_jinja_node *first = NULL, **last = &first;
     while (!is_operator(p, ")")) {
         if (p->at->kind == LK_LEX_NAME && token_is(p->at + 1, LK_LEX_OPERATOR, "=")) {
-            struct lk_jinja_node *node = new_node(p, LK_OP_NAMED);
+            struct lk_jinja_node *node = new_node(p, LK_NODE_NAMED);
             node->name = take_name(p);
             p->at++;
             node->a = parse_expression(p);
             *last = node;
         } else if (accept_operator(p, "*")) {
-            *last = new_pair(p, LK_OP_SPREAD, NULL, NULL);
+            *last = new_pair(p, LK_NODE_SPREAD, NULL, NULL);
             (*last)->a = parse_expression(p);
         } else {
             *last = parse_expression(p);
@@ -436,7 +436,7 @@ static struct lk_jinja_node *parse_subscript(struct parser *p, struct lk_jinja_n
         if (!accept_operator(p, ":")) break;
     }
     expect_operator(p, "]");
-    node = new_pair(p, n ? LK_OP_SLICE : LK_OP_ITEM, object, part[0]);
+    node = new_pair(p, n ? LK_NODE_SLICE : LK_NODE_ITEM, object, part[0]);
     node->c = part[1];
     node->d = part[2];
     if (n == 0 && !part[0]) fail_here(p, "an index");
@@ -447,16 +447,16 @@ static struct lk_jinja_node *parse_postfix(struct parser *p, struct lk_jinja_nod
     for (;;) {
         if (accept_operator(p, ".")) {
             if (p->at->kind == LK_LEX_NUMBER) {
-                node = new_pair(p, LK_OP_ITEM, node, NULL);
+                node = new_pair(p, LK_NODE_ITEM, node, NULL);
                 node->b = parse_number(p);
             } else {
-                node = new_pair(p, LK_OP_ATTRIBUTE, node, NULL);
+                node = new_pair(p, LK_NODE_ATTRIBUTE, node, NULL);
                 node->name = take_name(p);
             }
         } else if (accept_operator(p, "[")) {
             node = parse_subscript(p, node);
         } else if (accept_operator(p, "(")) {
-            node = new_pair(p, LK_OP_CALL, node, NULL);
+            node = new_pair(p, LK_NODE_CALL, node, NULL);
             node->list = parse_arguments(p);
         } else {
             return node;
@@ -477,19 +477,19 @@ static bool starts_argument(const struct parser *p) {
 
 static struct lk_jinja_node *parse_test(struct parser *p, struct lk_jinja_node *operand) {
     bool negated = accept_word(p, "not");
-    struct lk_jinja_node *node = new_pair(p, LK_OP_TEST, operand, NULL);
+    struct lk_jinja_node *node = new_pair(p, LK_NODE_TEST, operand, NULL);
     node->name = take_name(p);
     if (accept_operator(p, "("))
         node->list = parse_arguments(p);
     else if (starts_argument(p))
         node->list = parse_postfix(p, parse_primary(p));
-    return negated ? new_pair(p, LK_OP_NOT, node, NULL) : node;
+    return negated ? new_pair(p, LK_NODE_NOT, node, NULL) : node;
 }
 
 static struct lk_jinja_node *parse_filters(struct parser *p, struct lk_jinja_node *node) {
     for (;;) {
         if (accept_operator(p, "|")) {
-            node = new_pair(p, LK_OP_FILTER, node, NULL);
+            node = new_pair(p, LK_NODE_FILTER, node, NULL);
             node->name = take_name(p);
             if (accept_operator(p, "(")) node->list = parse_arguments(p);
         } else if (accept_word(p, "is")) {
@@ -508,7 +508,7 @@ static struct lk_jinja_node *parse_unary(struct parser *p, bool with_filters) {
     struct lk_jinja_node *node;
     lk_jinja_enter(p->heap);
     if (accept_operator(p, "-"))
-        node = new_pair(p, LK_OP_NEGATE, parse_unary(p, false), NULL);
+        node = new_pair(p, LK_NODE_NEGATE, parse_unary(p, false), NULL);
     else if (accept_operator(p, "+"))
         node = parse_unary(p, false);
     else
@@ -520,18 +520,18 @@ static struct lk_jinja_node *parse_unary(struct parser *p, bool with_filters) {
 
 struct binary {
     const char *text;
-    enum lk_jinja_op op;
+    enum lk_jinja_node_kind op;
 };
 
 /* One level of operators that bind to the left. The levels are in the order of parse_level. */
 static const struct binary operators[][5] = {
-    {{"+", LK_OP_ADD}, {"-", LK_OP_SUBTRACT}},
-    {{"~", LK_OP_JOIN}},
-    {{"*", LK_OP_MULTIPLY},
-     {"/", LK_OP_DIVIDE},
-     {"//", LK_OP_FLOOR_DIVIDE},
-     {"%", LK_OP_REMAINDER}},
-    {{"**", LK_OP_POWER}},
+    {{"+", LK_NODE_ADD}, {"-", LK_NODE_SUBTRACT}},
+    {{"~", LK_NODE_JOIN}},
+    {{"*", LK_NODE_MULTIPLY},
+     {"/", LK_NODE_DIVIDE},
+     {"//", LK_NODE_FLOOR_DIVIDE},
+     {"%", LK_NODE_REMAINDER}},
+    {{"**", LK_NODE_POWER}},
 };
 enum { N_LEVEL = sizeof operators / sizeof *operators };
 
@@ -553,42 +553,42 @@ static struct lk_jinja_node *parse_level(struct parser *p, size_t level) {
 /* Comparisons may be chained: a < b < c. */
 static struct lk_jinja_node *parse_comparison(struct parser *p) {
     static const struct binary comparisons[] = {
-        {"==", LK_OP_EQUAL},         {"!=", LK_OP_NOT_EQUAL}, {"<=", LK_OP_LESS_EQUAL},
-        {">=", LK_OP_GREATER_EQUAL}, {"<", LK_OP_LESS},       {">", LK_OP_GREATER}};
+        {"==", LK_NODE_EQUAL},         {"!=", LK_NODE_NOT_EQUAL}, {"<=", LK_NODE_LESS_EQUAL},
+        {">=", LK_NODE_GREATER_EQUAL}, {"<", LK_NODE_LESS},       {">", LK_NODE_GREATER}};
     struct lk_jinja_node *left = parse_level(p, 0), *all = NULL;
     for (;;) {
         struct lk_jinja_node *node = NULL;
         for (size_t i = 0; !node && i < sizeof comparisons / sizeof *comparisons; i++)
             if (accept_operator(p, comparisons[i].text))
                 node = new_pair(p, comparisons[i].op, left, NULL);
-        if (!node && accept_word(p, "in")) node = new_pair(p, LK_OP_IN, left, NULL);
+        if (!node && accept_word(p, "in")) node = new_pair(p, LK_NODE_IN, left, NULL);
         if (!node && is_word(p, "not") && token_is(p->at + 1, LK_LEX_NAME, "in")) {
             p->at += 2;
-            node = new_pair(p, LK_OP_NOT_IN, left, NULL);
+            node = new_pair(p, LK_NODE_NOT_IN, left, NULL);
         }
         if (!node) return all ? all : left;
         node->b = left = parse_level(p, 0);
-        all = all ? new_pair(p, LK_OP_AND, all, node) : node;
+        all = all ? new_pair(p, LK_NODE_AND, all, node) : node;
     }
 }
 
 static struct lk_jinja_node *parse_not(struct parser *p) {
     if (!accept_word(p, "not")) return parse_comparison(p);
     lk_jinja_enter(p->heap);
-    struct lk_jinja_node *node = new_pair(p, LK_OP_NOT, parse_not(p), NULL);
+    struct lk_jinja_node *node = new_pair(p, LK_NODE_NOT, parse_not(p), NULL);
     lk_jinja_leave(p->heap);
     return node;
 }
 
 static struct lk_jinja_node *parse_and(struct parser *p) {
     struct lk_jinja_node *node = parse_not(p);
-    while (accept_word(p, "and")) node = new_pair(p, LK_OP_AND, node, parse_not(p));
+    while (accept_word(p, "and")) node = new_pair(p, LK_NODE_AND, node, parse_not(p));
     return node;
 }
 
 static struct lk_jinja_node *parse_or(struct parser *p) {
     struct lk_jinja_node *node = parse_and(p);
-    while (accept_word(p, "or")) node = new_pair(p, LK_OP_OR, node, parse_and(p));
+    while (accept_word(p, "or")) node = new_pair(p, LK_NODE_OR, node, parse_and(p));
     return node;
 }
 
@@ -596,7 +596,7 @@ static struct lk_jinja_node *parse_expression(struct parser *p) {
     lk_jinja_enter(p->heap);
     struct lk_jinja_node *node = parse_or(p);
     while (accept_word(p, "if")) {
-        node = new_pair(p, LK_OP_CONDITION, node, parse_or(p));
+        node = new_pair(p, LK_NODE_CONDITION, node, parse_or(p));
         if (accept_word(p, "else")) node->c = parse_expression(p);
     }
     lk_jinja_leave(p->heap);
@@ -607,7 +607,7 @@ static struct lk_jinja_node *parse_expression(struct parser *p) {
 static struct lk_jinja_node *parse_tuple(struct parser *p) {
     struct lk_jinja_node *first = parse_expression(p), *node, **last = &first->next;
     if (!is_operator(p, ",")) return first;
-    node = new_node(p, LK_OP_TUPLE);
+    node = new_node(p, LK_NODE_TUPLE);
     node->list = first;
     while (accept_operator(p, ",")) {
         if (p->at->kind == LK_LEX_BLOCK_END || p->at->kind == LK_LEX_OUTPUT_END) break;
@@ -632,14 +632,14 @@ static struct lk_jinja_node *parse_body_to(struct parser *p, const char *end) {
 
 static struct lk_jinja_node *parse_if(struct parser *p) {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
-    struct lk_jinja_node *first = new_node(p, LK_OP_IF), *node = first;
+    struct lk_jinja_node *first = new_node(p, LK_NODE_IF), *node = first;
     node->a = parse_expression(p);
     for (;;) {
         end_block(p);
         node->b = parse_body(p, ends);
         p->at++;
         if (accept_word(p, "elif")) {
-            node->c = new_node(p, LK_OP_IF);
+            node->c = new_node(p, LK_NODE_IF);
             node = node->c;
             node->a = parse_expression(p);
         } else if (accept_word(p, "else")) {
@@ -658,8 +658,9 @@ static struct lk_jinja_node *parse_targets(struct parser *p) {
     bool in_brackets = accept_operator(p, "(");
     do {
         *last = parse_postfix(p, parse_name(p));
-        enum lk_jinja_op op = (*last)->op;
-        if (op != LK_OP_NAME && op != LK_OP_ATTRIBUTE && op != LK_OP_ITEM) fail_here(p, "a name");
+        enum lk_jinja_node_kind op = (*last)->op;
+        if (op != LK_NODE_NAME && op != LK_NODE_ATTRIBUTE && op != LK_NODE_ITEM)
+            fail_here(p, "a name");
         last = &(*last)->next;
     } while (accept_operator(p, ","));
     if (in_brackets) expect_operator(p, ")");
@@ -668,7 +669,7 @@ static struct lk_jinja_node *parse_targets(struct parser *p) {
 
 static struct lk_jinja_node *parse_for(struct parser *p) {
     static const char *const ends[] = {"else", "endfor", NULL};
-    struct lk_jinja_node *node = new_node(p, LK_OP_FOR);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_FOR);
     node->list = parse_targets(p);
     if (!accept_word(p, "in")) fail_here(p, "in");
     node->a = parse_or(p);
@@ -686,17 +687,17 @@ static struct lk_jinja_node *parse_for(struct parser *p) {
 
 /* Filters after a block's name, around the text of its body. */
 static struct lk_jinja_node *parse_block_filters(struct parser *p) {
-    return parse_filters(p, new_node(p, LK_OP_CAPTURED));
+    return parse_filters(p, new_node(p, LK_NODE_CAPTURED));
 }
 
 static struct lk_jinja_node *parse_set(struct parser *p) {
-    struct lk_jinja_node *node = new_node(p, LK_OP_SET);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_SET);
     node->list = parse_targets(p);
     if (accept_operator(p, "=")) {
         node->a = parse_tuple(p);
         return node;
     }
-    node->op = LK_OP_SET_BLOCK;
+    node->op = LK_NODE_SET_BLOCK;
     node->a = parse_block_filters(p);
     node->b = parse_body_to(p, "endset");
     return node;
@@ -706,7 +707,7 @@ static struct lk_jinja_node *parse_set(struct parser *p) {
 static struct lk_jinja_node *parse_parameters(struct parser *p) {
     struct lk_jinja_node *first = NULL, **last = &first;
     while (!is_operator(p, ")")) {
-        *last = new_node(p, LK_OP_NAMED);
+        *last = new_node(p, LK_NODE_NAMED);
         (*last)->name = take_name(p);
         if (accept_operator(p, "=")) (*last)->a = parse_expression(p);
         last = &(*last)->next;
@@ -717,7 +718,7 @@ static struct lk_jinja_node *parse_parameters(struct parser *p) {
 }
 
 static struct lk_jinja_node *parse_macro(struct parser *p) {
-    struct lk_jinja_node *node = new_node(p, LK_OP_MACRO);
+    struct lk_jinja_node *node = new_node(p, LK_NODE_MACRO);
     node->name = take_name(p);
     expect_operator(p, "(");
     node->list = parse_parameters(p);
@@ -731,12 +732,12 @@ static struct lk_jinja_node *parse_statement(struct parser *p) {
     if (accept_word(p, "for")) return parse_for(p);
     if (accept_word(p, "set")) return parse_set(p);
     if (accept_word(p, "macro")) return parse_macro(p);
-    if (accept_word(p, "break")) return new_node(p, LK_OP_BREAK);
-    if (accept_word(p, "continue")) return new_node(p, LK_OP_CONTINUE);
+    if (accept_word(p, "break")) return new_node(p, LK_NODE_BREAK);
+    if (accept_word(p, "continue")) return new_node(p, LK_NODE_CONTINUE);
     if (accept_word(p, "filter")) {
-        struct lk_jinja_node *captured = new_node(p, LK_OP_CAPTURED);
-        node = new_node(p, LK_OP_FILTER_BLOCK);
-        node->a = new_pair(p, LK_OP_FILTER, captured, NULL);
+        struct lk_jinja_node *captured = new_node(p, LK_NODE_CAPTURED);
+        node = new_node(p, LK_NODE_FILTER_BLOCK);
+        node->a = new_pair(p, LK_NODE_FILTER, captured, NULL);
         node->a->name = take_name(p);
         if (accept_operator(p, "(")) node->a->list = parse_arguments(p);
         node->a = parse_filters(p, node->a);
@@ -744,7 +745,7 @@ static struct lk_jinja_node *parse_statement(struct parser *p) {
         return node;
     }
     if (accept_word(p, "generation")) { /* marks the assistant's words for training */
-        node = new_node(p, LK_OP_BLOCK);
+        node = new_node(p, LK_NODE_BLOCK);
         node->b = parse_body_to(p, "endgeneration");
         return node;
     }
@@ -758,13 +759,13 @@ static struct lk_jinja_node *parse_body(struct parser *p, const char *const *end
     lk_jinja_enter(p->heap);
     for (; p->at->kind != LK_LEX_END; last = &(*last)->next) {
         if (p->at->kind == LK_LEX_TEXT) {
-            *last = new_node(p, LK_OP_TEXT);
+            *last = new_node(p, LK_NODE_TEXT);
             (*last)->value =
                 lk_jinja_string(lk_jinja_text_of(p->heap, p->at->at, p->at->len, LK_FROM_TEMPLATE));
             p->at++;
         } else if (p->at->kind == LK_LEX_OUTPUT) {
             p->at++;
-            *last = new_node(p, LK_OP_OUTPUT);
+            *last = new_node(p, LK_NODE_OUTPUT);
             (*last)->a = parse_tuple(p);
             expect_kind(p, LK_LEX_OUTPUT_END, "}}");
         } else {

@@ -38,59 +38,59 @@ struct lk_jinja_token *lk_jinja_lex(struct lk_jinja_heap *heap, const char *text
 struct lk_jinja_text lk_jinja_unescape(struct lk_jinja_heap *heap,
                                        const struct lk_jinja_token *token);
 
-enum lk_jinja_op {
+enum lk_jinja_node_kind {
     /* statements */
-    LK_OP_TEXT,         /* value */
-    LK_OP_OUTPUT,       /* a: expression */
-    LK_OP_IF,           /* a: condition, b: body, c: else */
-    LK_OP_FOR,          /* list: targets, a: what, b: body, c: else, d: condition */
-    LK_OP_SET,          /* list: targets, a: expression */
-    LK_OP_SET_BLOCK,    /* list: target, b: body, a: filters around LK_OP_CAPTURED, or NULL */
-    LK_OP_FILTER_BLOCK, /* b: body, a: filters around LK_OP_CAPTURED */
-    LK_OP_MACRO,        /* name, list: parameters (LK_OP_NAMED), b: body */
-    LK_OP_BLOCK,        /* b: body, without a scope of its own */
-    LK_OP_BREAK,
-    LK_OP_CONTINUE,
+    LK_NODE_TEXT,         /* value */
+    LK_NODE_OUTPUT,       /* a: expression */
+    LK_NODE_IF,           /* a: condition, b: body, c: else */
+    LK_NODE_FOR,          /* list: targets, a: what, b: body, c: else, d: condition */
+    LK_NODE_SET,          /* list: targets, a: expression */
+    LK_NODE_SET_BLOCK,    /* list: target, b: body, a: filters around LK_NODE_CAPTURED, or NULL */
+    LK_NODE_FILTER_BLOCK, /* b: body, a: filters around LK_NODE_CAPTURED */
+    LK_NODE_MACRO,        /* name, list: parameters (LK_NODE_NAMED), b: body */
+    LK_NODE_BLOCK,        /* b: body, without a scope of its own */
+    LK_NODE_BREAK,
+    LK_NODE_CONTINUE,
     /* expressions */
-    LK_OP_CONSTANT, /* value */
-    LK_OP_CAPTURED, /* the text of the body around */
-    LK_OP_NAME,
-    LK_OP_LIST, /* list */
-    LK_OP_TUPLE,
-    LK_OP_DICT,      /* list: keys and values in turns */
-    LK_OP_CONDITION, /* a if b else c; c may be NULL */
-    LK_OP_AND,
-    LK_OP_OR,
-    LK_OP_NOT,
-    LK_OP_NEGATE,
-    LK_OP_ADD,
-    LK_OP_SUBTRACT,
-    LK_OP_MULTIPLY,
-    LK_OP_DIVIDE,
-    LK_OP_FLOOR_DIVIDE,
-    LK_OP_REMAINDER,
-    LK_OP_POWER,
-    LK_OP_JOIN, /* ~ */
-    LK_OP_EQUAL,
-    LK_OP_NOT_EQUAL,
-    LK_OP_LESS,
-    LK_OP_LESS_EQUAL,
-    LK_OP_GREATER,
-    LK_OP_GREATER_EQUAL,
-    LK_OP_IN,
-    LK_OP_NOT_IN,
-    LK_OP_ATTRIBUTE, /* a.name */
-    LK_OP_ITEM,      /* a[b] */
-    LK_OP_SLICE,     /* a[b:c:d] */
-    LK_OP_CALL,      /* a(list) */
-    LK_OP_FILTER,    /* a | name(list) */
-    LK_OP_TEST,      /* a is name(list) */
-    LK_OP_NAMED,     /* name=a, in a list of arguments; of parameters, a may be NULL */
-    LK_OP_SPREAD,    /* *a, in a list of arguments */
+    LK_NODE_CONSTANT, /* value */
+    LK_NODE_CAPTURED, /* the text of the body around */
+    LK_NODE_NAME,
+    LK_NODE_LIST, /* list */
+    LK_NODE_TUPLE,
+    LK_NODE_DICT,      /* list: keys and values in turns */
+    LK_NODE_CONDITION, /* a if b else c; c may be NULL */
+    LK_NODE_AND,
+    LK_NODE_OR,
+    LK_NODE_NOT,
+    LK_NODE_NEGATE,
+    LK_NODE_ADD,
+    LK_NODE_SUBTRACT,
+    LK_NODE_MULTIPLY,
+    LK_NODE_DIVIDE,
+    LK_NODE_FLOOR_DIVIDE,
+    LK_NODE_REMAINDER,
+    LK_NODE_POWER,
+    LK_NODE_JOIN, /* ~ */
+    LK_NODE_EQUAL,
+    LK_NODE_NOT_EQUAL,
+    LK_NODE_LESS,
+    LK_NODE_LESS_EQUAL,
+    LK_NODE_GREATER,
+    LK_NODE_GREATER_EQUAL,
+    LK_NODE_IN,
+    LK_NODE_NOT_IN,
+    LK_NODE_ATTRIBUTE, /* a.name */
+    LK_NODE_ITEM,      /* a[b] */
+    LK_NODE_SLICE,     /* a[b:c:d] */
+    LK_NODE_CALL,      /* a(list) */
+    LK_NODE_FILTER,    /* a | name(list) */
+    LK_NODE_TEST,      /* a is name(list) */
+    LK_NODE_NAMED,     /* name=a, in a list of arguments; of parameters, a may be NULL */
+    LK_NODE_SPREAD,    /* *a, in a list of arguments */
 };
 
 struct lk_jinja_node {
-    enum lk_jinja_op op;
+    enum lk_jinja_node_kind op;
     size_t line;
     struct lk_jinja_text name;
     struct lk_jinja_value value;
