@@ -84,13 +84,13 @@ static double median_build(struct setup *s) {
 
 static void measure(struct setup *s, int n) {
     lk_err err = {0};
-    lk_batch_item item[MAX_SESSIONS];
+    lk_batch_entry item[MAX_SESSIONS];
     static double seconds[MAX_STEPS];
     int32_t tok = 1;
     double cache = 0;
     for (int step = -1; step < s->steps; step++) { /* the first is not timed */
         for (int i = 0; i < n; i++)
-            item[i] = (lk_batch_item){.session = s->session[i], .tok = &tok, .n_tok = 1};
+            item[i] = (lk_batch_entry){.session = s->session[i], .tok = &tok, .n_tok = 1};
         double start = lk_now();
         bench_check(lk_batch_eval(s->batch, item, n, &err), &err);
         if (step >= 0) seconds[step] = lk_now() - start;

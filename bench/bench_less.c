@@ -107,13 +107,13 @@ static void score_step(struct run *r, size_t pos, float *work) {
 }
 
 static lk_status eval_texts(struct run *r, lk_batch *batch, float *work, lk_err *err) {
-    lk_batch_item *item = malloc(r->n_text * r->n_recipe * sizeof *item);
+    lk_batch_entry *item = malloc(r->n_text * r->n_recipe * sizeof *item);
     lk_status status = LK_OK;
     for (size_t pos = 0; !status && pos + 1 < r->n_ctx; pos++) {
         size_t n = 0;
         for (size_t t = 0; t < r->n_text; t++)
             for (size_t i = 0; i < r->n_recipe; i++)
-                item[n++] = (lk_batch_item){
+                item[n++] = (lk_batch_entry){
                     .session = r->trial[t][i].session, .tok = r->tok[t] + pos, .n_tok = 1};
         status = lk_batch_eval(batch, item, n, err);
         for (size_t k = 0; !status && k < n; k++)

@@ -24,18 +24,18 @@ typedef struct {
     size_t n_tok;
     bool all;
     lk_err err; /* result: LK_OK, or why the session was not evaluated */
-} lk_batch_item;
+} lk_batch_entry;
 
 /* Scratch memory for evaluating any sessions of `model`, which must outlive it. *out is owned:
  * lk_batch_free. */
 lk_status lk_batch_new(lk_batch **out, lk_model *model, lk_err *err);
 void lk_batch_free(lk_batch *batch);
 
-/* lk_session_eval of n different sessions in one pass. Recipes and lengths may differ. An item that
- * fails gets its err and is left out; the others are evaluated. If the status is not LK_OK, no item
- * was evaluated. LK_E_ARG for sessions of other models, a session given twice, and too many
+/* lk_session_eval of n different sessions in one pass. Recipes and lengths may differ. An entry
+ * that fails gets its err and is left out; the others are evaluated. If the status is not LK_OK, no
+ * entry was evaluated. LK_E_ARG for sessions of other models, a session given twice, and too many
  * tokens. */
-lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err);
+lk_status lk_batch_eval(lk_batch *batch, lk_batch_entry *entry, size_t n, lk_err *err);
 
 /* ---- chats ---- */
 

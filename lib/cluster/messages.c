@@ -24,7 +24,7 @@ struct session_args { /* then the recipe */
     uint64_t max_bytes, checkpoint_bytes;
     uint8_t chunked_prefill, whole, reports; /* reports: it has a progress callback */
 };
-struct item_args { /* of each item, then the tokens of all */
+struct entry_args { /* of each entry, then the tokens of all */
     int32_t session;
     uint32_t n_tok, all;
 };
@@ -89,14 +89,14 @@ static void pack_prefill(const struct lk_op *op, struct lk_buf *out) {
 }
 
 static void pack_batch(const struct lk_op *op, struct lk_buf *out) {
-    for (size_t i = 0; i < op->n_item; i++) {
-        const lk_batch_item *item = &op->item[i];
-        const struct item_args args = {item->session->number, (uint32_t)item->n_tok, item->all};
+    for (size_t i = 0; i < op->n_entry; i++) {
+        const lk_batch_entry *entry = &op->entry[i];
+        const struct entry_args args = {entry->session->number, (uint32_t)entry->n_tok, entry->all};
         lk_buf_append(out, (const char *)&args, sizeof args);
     }
-    for (size_t i = 0; i < op->n_item; i++)
-        lk_buf_append(out, (const char *)op->item[i].tok,
-                      op->item[i].n_tok * sizeof *op->item[i].tok);
+    for (size_t i = 0; i < op->n_entry; i++)
+        lk_buf_append(out, (const char *)op->entry[i].tok,
+                      op->entry[i].n_tok * sizeof *op->entry[i].tok);
 }
 
 /* ---- reading ---- */
@@ -259,23 +259,24 @@ static lk_batch *batch_of(struct received *r) {
 }
 
 static bool eval_batch(struct received *r) {
-    const struct item_args *op = elements(r, r->op.n, sizeof *op);
+    const struct entry_args *op = elements(r, r->op.n, sizeof *op);
     uint64_t n = r->op.n, left = op ? (r->op.n_payload - n * sizeof *op) / sizeof(int32_t) : 0;
     if (!r->model || !op || n == 0) return false;
     lk_batch *batch = batch_of(r);
     const int32_t *tok = (const int32_t *)(op + n);
-    lk_batch_item *item = lk_alloc(&r->cluster->ledger, LK_FOR_OTHER, n * sizeof *item);
-    bool ok = item && batch, valid = true;
+    lk_batch_entry *entry = lk_alloc(&r->cluster->ledger, LK_FOR_OTHER, n * sizeof *entry);
+    bool ok = entry && batch, valid = true;
     if (!ok) lk_cluster_abort(r->cluster, "out of memory for a message of rank 0");
     for (uint64_t i = 0; ok && valid && i < n; i++) {
         lk_session *s = lk_handles_get(&r->cluster->sessions, op[i].session);
         valid = s && op[i].n_tok <= left;
-        item[i] = (lk_batch_item){.session = s, .tok = tok, .n_tok = op[i].n_tok, .all = op[i].all};
+        entry[i] =
+            (lk_batch_entry){.session = s, .tok = tok, .n_tok = op[i].n_tok, .all = op[i].all};
         tok += valid ? op[i].n_tok : 0;
         left -= valid ? op[i].n_tok : 0;
     }
-    if (ok && valid) lk_batch_eval(batch, item, n, NULL);
-    lk_release(&r->cluster->ledger, LK_FOR_OTHER, item, n * sizeof *item);
+    if (ok && valid) lk_batch_eval(batch, entry, n, NULL);
+    lk_release(&r->cluster->ledger, LK_FOR_OTHER, entry, n * sizeof *entry);
     return valid;
 }
 
@@ -350,7 +351,7 @@ lk_status lk_message_send(struct lk_cluster *c, const struct lk_op *op, lk_err *
                            .session = op->session ? op->session->number : 0,
                            .other = op->other ? op->other->number : 0,
                            .flag = op->flag,
-                           .n = op->n_item ? op->n_item : op->n};
+                           .n = op->n_entry ? op->n_entry : op->n};
     if (kinds[op->kind].pack) kinds[op->kind].pack(op, &payload);
     lk_status status = LK_OK;
     m.n_payload = payload.len;

@@ -1,5 +1,5 @@
 /* What the ranks exchange while they compute a pass: partial attention, hidden states between
- * stages, logits, and which items have failed. */
+ * stages, logits, and which entries have failed. */
 #include "cluster/pass_exchange.h"
 
 #include "base/clock.h"
@@ -66,22 +66,22 @@ static bool send_logits(struct lk_peers *peers, int n_stage, const float *from, 
     return c->ranks.rank != last || send_to(c, 0, from, n * sizeof *from);
 }
 
-/* Build the pass on all ranks, of the items that failed on none. status: of lk_batch_build on this
- * rank. One exchange if nothing failed. */
-static lk_status agree_on_items(struct lk_peers *peers, struct lk_pass *pass, lk_batch_item *item,
-                                size_t n, lk_status status, lk_err *err) {
+/* Build the pass on all ranks, of the entries that failed on none. status: of lk_batch_build on
+ * this rank. One exchange if nothing failed. */
+static lk_status agree_on_entries(struct lk_peers *peers, struct lk_pass *pass,
+                                  lk_batch_entry *entry, size_t n, lk_status status, lk_err *err) {
     struct lk_cluster *c = lk_cluster_of(peers);
     bool ok = !status;
-    for (size_t i = 0; i < n; i++) ok = ok && !item[i].err.code;
+    for (size_t i = 0; i < n; i++) ok = ok && !entry[i].err.code;
     if (lk_cluster_all(c, ok)) return LK_OK;
     status = lk_agree(peers, status, err);
     if (status) return status;
     for (size_t i = 0; i < n; i++) {
-        bool prepared = !item[i].err.code;
-        lk_agree(peers, item[i].err.code, &item[i].err);
-        if (prepared && item[i].err.code) lk_cache_trim(item[i].session->cache);
+        bool prepared = !entry[i].err.code;
+        lk_agree(peers, entry[i].err.code, &entry[i].err);
+        if (prepared && entry[i].err.code) lk_cache_trim(entry[i].session->cache);
     }
-    return lk_agree(peers, lk_batch_build(pass, item, n, err), err);
+    return lk_agree(peers, lk_batch_build(pass, entry, n, err), err);
 }
 
 /* Mark sequences as failed if their nodes failed on another rank. */
@@ -101,6 +101,6 @@ void lk_cluster_set_exchanges(struct lk_peers *peers) {
     peers->send = send_next;
     peers->receive = receive_previous;
     peers->logits = send_logits;
-    peers->agree_on_items = agree_on_items;
+    peers->agree_on_entries = agree_on_entries;
     peers->agree_on_nodes = agree_on_nodes;
 }

@@ -30,19 +30,19 @@ uint64_t lk_batch_scratch_bytes(const lk_batch *batch) {
     return lk_ledger_bytes(&batch->ledger, LK_FOR_SCRATCH);
 }
 
-/* What must hold for the items together. */
-static lk_status check_items(const struct lk_pass *pass, const lk_batch_item *item, size_t n,
-                             lk_err *err) {
+/* What must hold for the entries together. */
+static lk_status check_entries(const struct lk_pass *pass, const lk_batch_entry *entry, size_t n,
+                               lk_err *err) {
     size_t n_row = 0;
     if (n < 1) return lk_fail(err, LK_E_ARG, "a batch needs at least one session");
     for (size_t i = 0; i < n; i++) {
-        if (item[i].session->model != pass->model)
+        if (entry[i].session->model != pass->model)
             return lk_fail(err, LK_E_ARG, "session %zu of the batch belongs to another model", i);
         for (size_t j = 0; j < i; j++)
-            if (item[j].session == item[i].session)
+            if (entry[j].session == entry[i].session)
                 return lk_fail(err, LK_E_ARG, "sessions %zu and %zu of the batch are the same", j,
                                i);
-        if (item[i].n_tok <= LK_EVAL_MAX) n_row += item[i].n_tok; /* larger items fail alone */
+        if (entry[i].n_tok <= LK_EVAL_MAX) n_row += entry[i].n_tok; /* larger entries fail alone */
     }
     if (n_row > LK_BATCH_MAX)
         return lk_fail(err, LK_E_ARG, "a batch of %zu tokens is too large; at most %d are allowed",
@@ -50,43 +50,44 @@ static lk_status check_items(const struct lk_pass *pass, const lk_batch_item *it
     return LK_OK;
 }
 
-/* Can the tokens of an item be removed again, except for the first one? */
-static bool may_have_drafts(const lk_batch_item *item) {
-    return item->all && item->n_tok > 1 && item->n_tok <= LK_DRAFT_TOKENS &&
-           item->n_tok <= lk_session_draftable(item->session, item->n_tok, NULL);
+/* Can the tokens of an entry be removed again, except for the first one? */
+static bool may_have_drafts(const lk_batch_entry *entry) {
+    return entry->all && entry->n_tok > 1 && entry->n_tok <= LK_DRAFT_TOKENS &&
+           entry->n_tok <= lk_session_draftable(entry->session, entry->n_tok, NULL);
 }
 
-/* Check an item and find all memory that its session needs. The reason of a failure is in
- * item->err. */
-static lk_status prepare_item(lk_batch_item *item) {
-    struct lk_session *s = item->session;
-    lk_err *err = &item->err;
-    if (item->n_tok < 1 || item->n_tok > LK_EVAL_MAX)
+/* Check an entry and find all memory that its session needs. The reason of a failure is in
+ * entry->err. */
+static lk_status prepare_entry(lk_batch_entry *entry) {
+    struct lk_session *s = entry->session;
+    lk_err *err = &entry->err;
+    if (entry->n_tok < 1 || entry->n_tok > LK_EVAL_MAX)
         return lk_fail(err, LK_E_ARG, "cannot evaluate %zu tokens at once; give 1 to %d",
-                       item->n_tok, LK_EVAL_MAX);
-    if (s->n_tok + item->n_tok > (size_t)s->opts.n_ctx)
+                       entry->n_tok, LK_EVAL_MAX);
+    if (s->n_tok + entry->n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL,
                        "the context of %d tokens is full; use a larger context length",
                        s->opts.n_ctx);
-    lk_status status = lk_session_check_tokens(s, item->tok, item->n_tok, err);
+    lk_status status = lk_session_check_tokens(s, entry->tok, entry->n_tok, err);
     if (status) return status;
     if (s->cancelled && atomic_exchange(&s->cancelled, 0))
         return lk_fail(err, LK_E_CANCELLED, "cancelled");
-    size_t n_out = item->all ? item->n_tok : 1;
+    size_t n_out = entry->all ? entry->n_tok : 1;
     if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
-    if (!status && s->recipe->absorbs) status = lk_session_reserve_absorb(s, (int)item->n_tok, err);
-    bool drafts = may_have_drafts(item);
+    if (!status && s->recipe->absorbs)
+        status = lk_session_reserve_absorb(s, (int)entry->n_tok, err);
+    bool drafts = may_have_drafts(entry);
     if (!status && drafts) status = lk_cache_prepare_drafts(s->cache, err);
     if (!status && drafts && s->recurrent)
-        status = lk_recurrent_drafts_reserve(s, (int)item->n_tok, err);
+        status = lk_recurrent_drafts_reserve(s, (int)entry->n_tok, err);
     if (status) return status;
     /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
-    if ((item->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)item->n_tok) {
-        s->cache->reserved -= (int64_t)item->n_tok;
+    if ((entry->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)entry->n_tok) {
+        s->cache->reserved -= (int64_t)entry->n_tok;
         return LK_OK;
     }
-    return lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, (int64_t)item->n_tok,
-                            (int64_t)item->n_tok, err);
+    return lk_cache_prepare(s->cache, 0, s->cache->shape.n_layer, (int64_t)entry->n_tok,
+                            (int64_t)entry->n_tok, err);
 }
 
 /* Write tokens, positions and the rows that get logits to the graph's inputs, as far as this stage
@@ -97,18 +98,18 @@ static void set_inputs(struct lk_pass *pass) {
     for (size_t i = 0; i < pass->n_seq; i++) {
         const struct lk_seq *seq = &pass->seq[i];
         const struct lk_session *s = seq->session;
-        if (tok) memcpy(tok + seq->row, seq->item->tok, (size_t)seq->n_tok * sizeof *tok);
+        if (tok) memcpy(tok + seq->row, seq->entry->tok, (size_t)seq->n_tok * sizeof *tok);
         lk_graph_set_positions(g, (size_t)seq->row, s->n_tok, (size_t)seq->n_tok);
         int end = seq->row + seq->n_tok;
         for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
     }
 }
 
-static void add_tokens(const lk_batch_item *item, bool drafts) {
-    struct lk_session *s = item->session;
-    memcpy(s->tok + s->n_tok, item->tok, item->n_tok * sizeof *item->tok);
-    s->n_tok += item->n_tok;
-    s->n_pass = drafts ? item->n_tok : 0;
+static void add_tokens(const lk_batch_entry *entry, bool drafts) {
+    struct lk_session *s = entry->session;
+    memcpy(s->tok + s->n_tok, entry->tok, entry->n_tok * sizeof *entry->tok);
+    s->n_tok += entry->n_tok;
+    s->n_pass = drafts ? entry->n_tok : 0;
     /* Free the blocks that aging emptied. Drafts that will be dropped may need theirs again. */
     if (s->cache->reserved == 0 && !drafts) lk_cache_trim(s->cache);
 }
@@ -116,7 +117,7 @@ static void add_tokens(const lk_batch_item *item, bool drafts) {
 /* Give a session its tokens and, if there are several stages, the logits on rank 0, which the last
  * stage has. If a custom node failed, its layers may hold different numbers of tokens, so it is
  * emptied. */
-static void finish_item(const struct lk_seq *seq) {
+static void finish_entry(const struct lk_seq *seq) {
     struct lk_session *s = seq->session;
     const struct lk_model *model = s->model;
     int failed = seq->failed, n_stage = model->net->stages.n;
@@ -126,39 +127,39 @@ static void finish_item(const struct lk_seq *seq) {
         !model->peers->logits(model->peers, n_stage, s->logits, s->logits, n))
         failed = LK_E_IO;
     if (!failed) {
-        add_tokens(seq->item, seq->drafts);
+        add_tokens(seq->entry, seq->drafts);
         return;
     }
     lk_session_drop_tokens(s);
     if (failed == LK_E_IO)
-        lk_fail_lost(&seq->item->err);
+        lk_fail_lost(&seq->entry->err);
     else
-        lk_fail(&seq->item->err, failed, "out of memory for the cache's next block");
+        lk_fail(&seq->entry->err, failed, "out of memory for the cache's next block");
 }
 
-/* How far a pass got with the sessions of its items. */
+/* How far a pass got with the sessions of its entries. */
 enum progress { NOT_TOUCHED, PREPARED, COMPUTED };
 
-/* No item was evaluated. Undo what was done to the sessions. */
-static lk_status fail_items(lk_batch_item *item, size_t n, enum progress progress,
-                            const lk_err *why, lk_err *err) {
+/* No entry was evaluated. Undo what was done to the sessions. */
+static lk_status fail_entries(lk_batch_entry *entry, size_t n, enum progress progress,
+                              const lk_err *why, lk_err *err) {
     for (size_t i = 0; i < n; i++) {
-        if (item[i].err.code) continue;
-        if (progress == PREPARED) lk_cache_trim(item[i].session->cache);
-        if (progress == COMPUTED) lk_session_drop_tokens(item[i].session);
-        item[i].err = *why;
+        if (entry[i].err.code) continue;
+        if (progress == PREPARED) lk_cache_trim(entry[i].session->cache);
+        if (progress == COMPUTED) lk_session_drop_tokens(entry[i].session);
+        entry[i].err = *why;
     }
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
-lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+lk_status lk_batch_build(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err) {
     lk_status status = lk_pass_reset(pass, n, err);
     for (size_t i = 0; !status && i < n; i++) {
-        if (item[i].err.code) continue;
-        struct lk_seq *seq = lk_pass_add(pass, item[i].session, (int)item[i].n_tok,
-                                         item[i].all ? (int)item[i].n_tok : 1);
-        seq->item = &item[i];
-        seq->drafts = may_have_drafts(&item[i]);
+        if (entry[i].err.code) continue;
+        struct lk_seq *seq = lk_pass_add(pass, entry[i].session, (int)entry[i].n_tok,
+                                         entry[i].all ? (int)entry[i].n_tok : 1);
+        seq->entry = &entry[i];
+        seq->drafts = may_have_drafts(&entry[i]);
     }
     return !status && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
 }
@@ -197,46 +198,47 @@ static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
     return LK_OK;
 }
 
-lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err) {
+lk_status lk_eval_entries(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err) {
     struct lk_peers *peers = pass->model->peers;
     lk_err why = {0};
-    for (size_t i = 0; i < n; i++) prepare_item(&item[i]);
-    lk_status status = lk_batch_build(pass, item, n, &why);
-    if (peers) status = peers->agree_on_items(peers, pass, item, n, status, &why);
-    if (status) return fail_items(item, n, PREPARED, &why, err);
-    if (pass->n_seq == 0) return LK_OK; /* every item has its own error */
-    if (run_pass(pass, &why)) return fail_items(item, n, COMPUTED, &why, err);
+    for (size_t i = 0; i < n; i++) prepare_entry(&entry[i]);
+    lk_status status = lk_batch_build(pass, entry, n, &why);
+    if (peers) status = peers->agree_on_entries(peers, pass, entry, n, status, &why);
+    if (status) return fail_entries(entry, n, PREPARED, &why, err);
+    if (pass->n_seq == 0) return LK_OK; /* every entry has its own error */
+    if (run_pass(pass, &why)) return fail_entries(entry, n, COMPUTED, &why, err);
     if (peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
-    for (size_t i = 0; i < pass->n_seq; i++) finish_item(&pass->seq[i]);
+    for (size_t i = 0; i < pass->n_seq; i++) finish_entry(&pass->seq[i]);
     return LK_OK;
 }
 
 static lk_status run_batch(struct lk_op *op, lk_err *err) {
-    return lk_eval_items(&op->batch->pass, op->item, op->n_item, err);
+    return lk_eval_entries(&op->batch->pass, op->entry, op->n_entry, err);
 }
 
-lk_status lk_batch_eval(lk_batch *batch, lk_batch_item *item, size_t n, lk_err *err) {
+lk_status lk_batch_eval(lk_batch *batch, lk_batch_entry *entry, size_t n, lk_err *err) {
     struct lk_model *model = batch->pass.model;
     struct lk_op op = {.kind = LK_OP_BATCH_EVAL,
                        .run = run_batch,
                        .model = model,
                        .batch = batch,
-                       .item = item,
-                       .n_item = n};
+                       .entry = entry,
+                       .n_entry = n};
     lk_err why = {0};
-    for (size_t i = 0; i < n; i++) item[i].err = (lk_err){0};
-    lk_status status = check_items(&batch->pass, item, n, &why);
+    for (size_t i = 0; i < n; i++) entry[i].err = (lk_err){0};
+    lk_status status = check_entries(&batch->pass, entry, n, &why);
     if (!status) status = lk_op_run(model->peers, &op, &why);
-    return status ? fail_items(item, n, NOT_TOUCHED, &why, err) : LK_OK;
+    return status ? fail_entries(entry, n, NOT_TOUCHED, &why, err) : LK_OK;
 }
 
 /* ---- one session: a step, or a text in chunks through the cache ---- */
 
 static lk_status run_eval(struct lk_op *op, lk_err *err) {
-    lk_batch_item item = {.session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};
-    lk_status status = lk_eval_items(&op->session->pass, &item, 1, err);
-    if (status || !item.err.code) return status;
-    return lk_fail(err, item.err.code, "%s", item.err.msg);
+    lk_batch_entry entry = {
+        .session = op->session, .tok = op->tok, .n_tok = op->n, .all = op->flag};
+    lk_status status = lk_eval_entries(&op->session->pass, &entry, 1, err);
+    if (status || !entry.err.code) return status;
+    return lk_fail(err, entry.err.code, "%s", entry.err.msg);
 }
 
 lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {

@@ -10,12 +10,12 @@ struct lk_batch {
     struct lk_pass pass;
 };
 
-/* lk_batch_eval in the memory of `pass`, for items that may be evaluated together and have no error
- * yet. */
-lk_status lk_eval_items(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
+/* lk_batch_eval in the memory of `pass`, for entries that may be evaluated together and have no
+ * error yet. */
+lk_status lk_eval_entries(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err);
 
-/* Build the pass of the items without an error. LK_E_NOMEM. */
-lk_status lk_batch_build(struct lk_pass *pass, lk_batch_item *item, size_t n, lk_err *err);
+/* Build the pass of the entries without an error. LK_E_NOMEM. */
+lk_status lk_batch_build(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err);
 
 /* Evaluate the tokens from the session's length to n_tok, in chunks that attend to the cache. Calls
  * the session's progress callback. Errors as lk_session_eval; the session then holds a prefix of

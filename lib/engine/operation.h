@@ -50,8 +50,8 @@ struct lk_op {
     struct lk_session *const *sessions; /* [n_session] */
     size_t n_session;
     lk_batch *batch;
-    lk_batch_item *item; /* [n_item] */
-    size_t n_item;
+    lk_batch_entry *entry; /* [n_entry] */
+    size_t n_entry;
     const int32_t *tok; /* [n]; or n alone: of tokens, or the number of a level */
     size_t n;
     const size_t *mark; /* [n_mark] */
@@ -80,9 +80,9 @@ struct lk_peers {
     bool (*broadcast)(struct lk_peers *, void *data, size_t n);
     uint64_t (*sum)(struct lk_peers *, uint64_t n, bool *ok);
     void (*abort)(struct lk_peers *, const char *why); /* end all: this one cannot go on */
-    /* A pass: of items that failed nowhere, of partial attention, and of failures in nodes. */
-    lk_status (*agree_on_items)(struct lk_peers *, struct lk_pass *, lk_batch_item *, size_t n,
-                                lk_status, lk_err *);
+    /* A pass: of entries that failed nowhere, of partial attention, and of failures in nodes. */
+    lk_status (*agree_on_entries)(struct lk_peers *, struct lk_pass *, lk_batch_entry *, size_t n,
+                                  lk_status, lk_err *);
     bool (*gather)(struct lk_peers *, int n_stage, const void *own, size_t n, void *all);
     void (*agree_on_nodes)(struct lk_peers *, struct lk_seq *, size_t n);
     /* Hidden states from the stage before and to the next one, and logits from the last one. */

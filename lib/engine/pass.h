@@ -33,7 +33,7 @@ struct lk_session;
 /* One sequence of a pass. Rows [row, row + n_tok) of the pass are its newest tokens. */
 struct lk_seq {
     struct lk_session *session;
-    lk_batch_item *item;           /* that it evaluates (batch.h), or NULL */
+    lk_batch_entry *entry;         /* that it evaluates (batch.h), or NULL */
     const struct lk_kv *source[2]; /* K and V to attend to; NULL: the session's cache, each layer */
     struct lk_absorb *absorb;      /* sums to attend to in addition, or NULL */
     int row, n_tok;

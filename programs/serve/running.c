@@ -279,12 +279,13 @@ static void record_part(struct lk_running *r, const struct part *part, size_t n_
 }
 
 /* Evaluate the parts. If there is no memory for a part with drafts, without these. */
-static void evaluate_parts(struct lk_running *r, struct part *part, lk_batch_item *item, size_t n) {
+static void evaluate_parts(struct lk_running *r, struct part *part, lk_batch_entry *item,
+                           size_t n) {
     for (size_t i = 0; i < n; i++)
-        item[i] = (lk_batch_item){.session = part[i].job->slot->session,
-                                  .tok = part[i].tok,
-                                  .n_tok = part[i].n_tok,
-                                  .all = part[i].n_tok > 1};
+        item[i] = (lk_batch_entry){.session = part[i].job->slot->session,
+                                   .tok = part[i].tok,
+                                   .n_tok = part[i].n_tok,
+                                   .all = part[i].n_tok > 1};
     lk_batch_eval(r->batch, item, n, NULL); /* every item has its own error */
     for (size_t i = 0; i < n; i++) {
         if (item[i].err.code != LK_E_NOMEM || item[i].n_tok == 1 ||
@@ -298,7 +299,7 @@ static void evaluate_parts(struct lk_running *r, struct part *part, lk_batch_ite
 
 size_t lk_running_decode_step(struct lk_running *r) {
     struct part part[LK_MAX_RUNNING];
-    lk_batch_item item[LK_MAX_RUNNING];
+    lk_batch_entry item[LK_MAX_RUNNING];
     size_t n = 0, n_row = 0;
     for (size_t i = r->n; i-- > 0;) { /* backwards, because jobs may be removed */
         if (r->job[i]->state != LK_JOB_DECODING) continue;

@@ -215,8 +215,8 @@ static void test_cancel(void **state) {
      * cancellation. */
     lk_batch *batch;
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
-    lk_batch_item item[2] = {{.session = s, .tok = tok, .n_tok = 2},
-                             {.session = other, .tok = tok, .n_tok = 2}};
+    lk_batch_entry item[2] = {{.session = s, .tok = tok, .n_tok = 2},
+                              {.session = other, .tok = tok, .n_tok = 2}};
     lk_session_cancel(s);
     assert_int_equal(lk_batch_eval(batch, item, 2, NULL), LK_OK);
     assert_int_equal(item[0].err.code, LK_E_CANCELLED);

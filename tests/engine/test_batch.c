@@ -38,14 +38,14 @@ static void close_group(struct group *g) {
 }
 
 /* The next n_tok tokens of session i. */
-static lk_batch_item next_item(const struct group *g, int i, size_t n_tok, bool all) {
-    return (lk_batch_item){.session = g->session[i],
-                           .tok = g->tok[i] + lk_session_n_tok(g->session[i]),
-                           .n_tok = n_tok,
-                           .all = all};
+static lk_batch_entry next_item(const struct group *g, int i, size_t n_tok, bool all) {
+    return (lk_batch_entry){.session = g->session[i],
+                            .tok = g->tok[i] + lk_session_n_tok(g->session[i]),
+                            .n_tok = n_tok,
+                            .all = all};
 }
 
-static void eval_batch(lk_batch *batch, lk_batch_item *item, size_t n) {
+static void eval_batch(lk_batch *batch, lk_batch_entry *item, size_t n) {
     lk_err err = {0};
     if (lk_batch_eval(batch, item, n, &err) != LK_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < n; i++)
@@ -69,7 +69,7 @@ static void test_batch_equals_single(void **state) {
         struct random r = {p};
         double worst_exact = 0, worst = 0;
         for (int round = 0; round < 60; round++) {
-            lk_batch_item item[N_SESSION];
+            lk_batch_entry item[N_SESSION];
             int index[N_SESSION], n = 0;
             for (int i = 0; i < N_SESSION; i++) {
                 int n_tok = random_int(&r, 0, 5) ? 1 : random_int(&r, 2, 70);
@@ -110,7 +110,7 @@ static void test_other_sessions_do_not_matter(void **state) {
     lk_batch *batch;
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     for (int round = 0; round < 300; round++) {
-        lk_batch_item together[N_SESSION], apart[N_SESSION];
+        lk_batch_entry together[N_SESSION], apart[N_SESSION];
         int n_tok = round % 50 == 0 ? 33 : 1;
         for (int i = 0; i < N_SESSION; i++) together[i] = next_item(a, i, n_tok, false);
         eval_batch(batch, together, N_SESSION);
@@ -121,8 +121,8 @@ static void test_other_sessions_do_not_matter(void **state) {
             if (n_tok == 1) eval_batch(batch, apart, N_SESSION);
         }
         for (int i = 0; n_tok > 1 && i < N_SESSION; i++) { /* one's chunk with rows of another */
-            lk_batch_item item[] = {next_item(others, (i + 1) % N_SESSION, 2, false),
-                                    next_item(b, i, n_tok, false)};
+            lk_batch_entry item[] = {next_item(others, (i + 1) % N_SESSION, 2, false),
+                                     next_item(b, i, n_tok, false)};
             eval_batch(batch, item, 2);
         }
         for (int i = 0; i < N_SESSION; i++)
@@ -144,7 +144,7 @@ static void test_one_fails(void **state) {
     lk_err err = {0};
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     for (int round = 0; round < 40; round++) {
-        lk_batch_item item[N_SESSION], fine[N_SESSION];
+        lk_batch_entry item[N_SESSION], fine[N_SESSION];
         int n = 0;
         int32_t wrong = a->n_vocab;
         for (int i = 0; i < N_SESSION; i++) item[i] = next_item(a, i, 1, false);
@@ -188,7 +188,7 @@ static void test_batch_without_memory(void **state) {
         lk_batch *batch;
         lk_err err = {0};
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
-        lk_batch_item item[3];
+        lk_batch_entry item[3];
         size_t before[3];
         for (int i = 0; i < 3; i++) {
             item[i] = next_item(g, i, i + 1, false);
@@ -221,7 +221,7 @@ static void test_steps_allocate_nothing(void **state) {
     lk_model *model = open_preset("llama", CTX, 2);
     struct group *g = open_group(model, N_SESSION, 60);
     lk_batch *batch;
-    lk_batch_item item[N_SESSION];
+    lk_batch_entry item[N_SESSION];
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     uint64_t before = 0;
     for (int round = 0; round < 400; round++) {
@@ -247,8 +247,8 @@ static void test_misuse(void **state) {
     lk_err err = {0};
     assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
     assert_int_equal(lk_batch_new(&other_batch, other, NULL), LK_OK);
-    lk_batch_item item[3] = {next_item(g, 0, 2, false), next_item(g, 1, 2, false),
-                             next_item(g, 0, 2, false)};
+    lk_batch_entry item[3] = {next_item(g, 0, 2, false), next_item(g, 1, 2, false),
+                              next_item(g, 0, 2, false)};
     assert_int_equal(lk_batch_eval(batch, item, 0, &err), LK_E_ARG);
     assert_int_equal(lk_batch_eval(batch, item, 3, &err), LK_E_ARG); /* one session twice */
     assert_int_equal(item[1].err.code, LK_E_ARG);

@@ -220,7 +220,7 @@ static bool use_other_session(void *user, uint64_t done, uint64_t total) {
     (void)done, (void)total;
     m->n_call++;
     assert_true(lk_session_get_stats(m->prefilled).n_tok <= CTX);
-    lk_batch_item item = {.session = m->other, .tok = &m->tok[m->n_step++], .n_tok = 1};
+    lk_batch_entry item = {.session = m->other, .tok = &m->tok[m->n_step++], .n_tok = 1};
     if (lk_batch_eval(m->batch, &item, 1, &err) != LK_OK) fail_msg("%s", err.msg);
     if (m->n_call % 4 == 1) {
         lk_session_free(m->copy);

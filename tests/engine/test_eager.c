@@ -199,8 +199,8 @@ static float *run_session(lk_model *model, const char *text, const int32_t *tok)
     assert_int_equal(lk_session_copy(fork, s, &err), LK_OK);
     assert_int_equal(lk_batch_new(&batch, model, &err), LK_OK);
     for (int i = 4; i < STEPS; i++) {
-        lk_batch_item item[2] = {{.session = s, .tok = tok + PROMPT + i, .n_tok = 1},
-                                 {.session = fork, .tok = tok + PROMPT + i, .n_tok = 1}};
+        lk_batch_entry item[2] = {{.session = s, .tok = tok + PROMPT + i, .n_tok = 1},
+                                  {.session = fork, .tok = tok + PROMPT + i, .n_tok = 1}};
         assert_int_equal(lk_batch_eval(batch, item, 2, &err), LK_OK);
         const float *one = lk_session_logits(s, -1), *two = lk_session_logits(fork, -1);
         assert_memory_equal(one, two, n_vocab * sizeof *one);

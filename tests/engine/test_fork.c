@@ -149,11 +149,11 @@ static void test_in_one_batch(void **state) {
         }
         uint64_t n_alloc = 0;
         for (int step = 0; step < 40; step++) {
-            lk_batch_item item[2][N_FORK];
+            lk_batch_entry item[2][N_FORK];
             random_tokens(next[0], N_FORK, model, 50 + step);
             for (int i = 0; i < N_FORK; i++) {
-                item[0][i] = (lk_batch_item){.session = fork[i], .tok = &next[0][i], .n_tok = 1};
-                item[1][i] = (lk_batch_item){.session = alone[i], .tok = &next[0][i], .n_tok = 1};
+                item[0][i] = (lk_batch_entry){.session = fork[i], .tok = &next[0][i], .n_tok = 1};
+                item[1][i] = (lk_batch_entry){.session = alone[i], .tok = &next[0][i], .n_tok = 1};
                 if (step == 1) assert_int_equal(lk_session_reserve(fork[i], 39, NULL), LK_OK);
             }
             for (int k = 0; k < 2; k++)

@@ -223,13 +223,13 @@ static void sessions_of_a_batch_are_independent(void **state) {
             n_drop[i] = (size_t)random_int(&r, 0, (int)n[i] - 1);
         }
         for (int k = 0; k < 2; k++) {
-            lk_batch_item item[N];
+            lk_batch_entry item[N];
             random_tokens(other, CTX, model, (uint64_t)(2 * step + k)); /* wrong drafts */
             int32_t pass[N][LK_DRAFT_MAX];
             for (int i = 0; i < N; i++) {
                 memcpy(pass[i], other + 10 * i, n[i] * sizeof(int32_t));
                 memcpy(pass[i], tok + s[k][i]->n_tok, (n[i] - n_drop[i]) * sizeof(int32_t));
-                item[i] = (lk_batch_item){
+                item[i] = (lk_batch_entry){
                     .session = s[k][i], .tok = pass[i], .n_tok = n[i], .all = n[i] > 1};
             }
             assert_int_equal(lk_batch_eval(batch, item, N, NULL), LK_OK);

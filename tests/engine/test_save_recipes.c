@@ -80,9 +80,9 @@ static lk_session *run_session(lk_model *model, const lk_recipe *recipe, const i
 
 /* One step of two sessions in one pass. */
 static void eval_pair(lk_batch *batch, lk_session *const session[2], const int32_t *tok) {
-    lk_batch_item item[2];
+    lk_batch_entry item[2];
     for (int i = 0; i < 2; i++)
-        item[i] = (lk_batch_item){.session = session[i], .tok = tok, .n_tok = 1};
+        item[i] = (lk_batch_entry){.session = session[i], .tok = tok, .n_tok = 1};
     assert_int_equal(lk_batch_eval(batch, item, 2, NULL), LK_OK);
     for (int i = 0; i < 2; i++) assert_int_equal(item[i].err.code, LK_OK);
 }

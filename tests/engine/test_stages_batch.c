@@ -62,22 +62,22 @@ static void close_set(struct set *s) {
 /* n_tok [N] tokens of each session, or none: all in one batch of the cluster, and of one process.
  * err [N] receives the items' errors. An item that fails before the pass is not in it. */
 static void step(struct set *s, const size_t *n_tok, lk_err *err) {
-    lk_batch_item many[N], one[N];
+    lk_batch_entry many[N], one[N];
     size_t n = 0, n_one = 0;
     lk_err why = {0};
     int index[N];
     for (int i = 0; i < N; i++) {
         if (n_tok[i] == 0) continue;
         index[n] = i;
-        many[n++] = (lk_batch_item){.session = s->p[i].many,
-                                    .tok = s->tok[i] + PROMPT,
-                                    .n_tok = n_tok[i],
-                                    .all = n_tok[i] > 1};
+        many[n++] = (lk_batch_entry){.session = s->p[i].many,
+                                     .tok = s->tok[i] + PROMPT,
+                                     .n_tok = n_tok[i],
+                                     .all = n_tok[i] > 1};
     }
     if (lk_batch_eval(s->many, many, n, &why) != LK_OK) fail_msg("%s", why.msg);
     const struct lk_pass *pass = &s->many->pass;
     for (size_t k = 0; k < pass->n_seq; k++) {
-        const lk_batch_item *item = pass->seq[k].item;
+        const lk_batch_entry *item = pass->seq[k].entry;
         one[n_one] = *item;
         one[n_one++].session = s->p[index[item - many]].one;
     }
@@ -197,12 +197,12 @@ static void test_no_memory(void **state) {
         int n_failed = 0;
         for (int nth = 1; status != LK_OK; nth++) {
             lk_batch *batch = empty_batch(s, rank);
-            lk_batch_item item[N];
+            lk_batch_entry item[N];
             size_t before[N];
             for (int i = 0; i < N; i++) {
                 before[i] = lk_session_n_tok(s->p[i].many);
-                item[i] =
-                    (lk_batch_item){.session = s->p[i].many, .tok = s->tok[i] + PROMPT, .n_tok = 1};
+                item[i] = (lk_batch_entry){
+                    .session = s->p[i].many, .tok = s->tok[i] + PROMPT, .n_tok = 1};
             }
             atomic_store(&batch->ledger.fail_at, nth);
             status = lk_batch_eval(s->many, item, N, &why);
@@ -231,12 +231,12 @@ static void test_lost_rank(void **state) {
     for (int k = 1; k < 12; k += 2) {
         if (!case_runs((size_t)(k / 2))) continue;
         struct set *s = open_set("llama", 2, 2, recipe);
-        lk_batch_item item[N];
+        lk_batch_entry item[N];
         lk_status status = LK_OK;
         lk_err err = {0};
         for (int i = 0; i < N; i++)
             item[i] =
-                (lk_batch_item){.session = s->p[i].many, .tok = s->tok[i] + PROMPT, .n_tok = 1};
+                (lk_batch_entry){.session = s->p[i].many, .tok = s->tok[i] + PROMPT, .n_tok = 1};
         lk_session_get_stats(s->p[0].many);
         ranks_lose(s->b.ranks, 1, k);
         for (int i = 0; i < 4 && status == LK_OK; i++) {

@@ -559,7 +559,7 @@ static bool sync_tokens(struct slot *s, int n, int n_same) {
 }
 
 static bool eval_batch(struct run *run, const struct op *op) {
-    lk_batch_item item[MAX_SLOT];
+    lk_batch_entry item[MAX_SLOT];
     struct slot *of[MAX_SLOT];
     lk_err err = {0};
     size_t n = 0;
@@ -570,10 +570,10 @@ static bool eval_batch(struct run *run, const struct op *op) {
         drop_twin(s);
         random_text(run, op->seed + (uint64_t)i, s->tok + s->plain->n_tok, n_tok);
         forget_rows(s);
-        item[n] = (lk_batch_item){.session = s->session,
-                                  .tok = s->tok + s->plain->n_tok,
-                                  .n_tok = (size_t)n_tok,
-                                  .all = op->seed >> i & 1};
+        item[n] = (lk_batch_entry){.session = s->session,
+                                   .tok = s->tok + s->plain->n_tok,
+                                   .n_tok = (size_t)n_tok,
+                                   .all = op->seed >> i & 1};
         of[n++] = s;
     }
     if (n == 0) return true;

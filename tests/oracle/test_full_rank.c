@@ -57,9 +57,9 @@ static void compare(const struct oracle_model *m, lk_model *model, const char *t
     assert_int_equal(lk_session_copy(copy, s, &err), LK_OK);
     assert_int_equal(lk_batch_new(&batch, model, &err), LK_OK);
     for (; n < ALL; n++) {
-        lk_batch_item item[3] = {{.session = s, .tok = tok + n, .n_tok = 1},
-                                 {.session = exact, .tok = tok + n, .n_tok = 1},
-                                 {.session = copy, .tok = tok + n, .n_tok = 1}};
+        lk_batch_entry item[3] = {{.session = s, .tok = tok + n, .n_tok = 1},
+                                  {.session = exact, .tok = tok + n, .n_tok = 1},
+                                  {.session = copy, .tok = tok + n, .n_tok = 1}};
         assert_int_equal(lk_batch_eval(batch, item, 3, &err), LK_OK);
         assert_close(s, exact, -1, name, text, "batch");
         assert_close(copy, exact, -1, name, text, "copy");

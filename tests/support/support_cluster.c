@@ -181,10 +181,10 @@ void compare_operations(const char *preset, int n_rank, int n_stage, double max)
         assert_int_equal(lk_batch_new(&batch[0], b.single, &err), LK_OK);
         assert_int_equal(lk_batch_new(&batch[1], b.divided, &err), LK_OK);
         for (int i = 0; i < 20; i++) {
-            lk_batch_item one[] = {{.session = p.one, .tok = tok + i, .n_tok = 1},
-                                   {.session = q.one, .tok = tok + i, .n_tok = 3, .all = true}},
-                          many[] = {{.session = p.many, .tok = tok + i, .n_tok = 1},
-                                    {.session = q.many, .tok = tok + i, .n_tok = 3, .all = true}};
+            lk_batch_entry one[] = {{.session = p.one, .tok = tok + i, .n_tok = 1},
+                                    {.session = q.one, .tok = tok + i, .n_tok = 3, .all = true}},
+                           many[] = {{.session = p.many, .tok = tok + i, .n_tok = 1},
+                                     {.session = q.many, .tok = tok + i, .n_tok = 3, .all = true}};
             assert_int_equal(lk_batch_eval(batch[0], one, 2, &err), LK_OK);
             if (lk_batch_eval(batch[1], many, 2, &err) != LK_OK) fail_msg("%s", err.msg);
             assert_int_equal(many[0].err.code, LK_OK);
