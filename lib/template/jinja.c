@@ -123,11 +123,13 @@ static enum flow exec_for(struct lk_jinja_run *run, const struct lk_jinja_node *
     struct lk_jinja_list *list = lk_jinja_elements(heap, lk_jinja_eval(run, node->a));
     if (node->d) list = select_elements(run, node, list);
     if (list->n == 0) return node->c ? exec_body(run, node->c) : FLOW_ON;
-    struct lk_jinja_list still = *list; /* the body may change the list */
-    struct lk_jinja_loop loop = {.list = &still, .depth = ++run->n_loop};
+    /* The body may keep `loop` in an object that lives longer than this function's frame. */
+    struct lk_jinja_loop *loop = lk_jinja_alloc(heap, sizeof *loop);
+    *loop = (struct lk_jinja_loop){.list = *list, .depth = ++run->n_loop};
     struct lk_jinja_scope *outer = run->scope;
-    const struct lk_jinja_value loop_value = {.kind = LK_JINJA_LOOP, .loop = &loop};
-    for (; loop.index < still.n; loop.index++) {
+    const struct lk_jinja_value loop_value = {.kind = LK_JINJA_LOOP, .loop = loop};
+    for (size_t i = 0; i < loop->list.n; i++) {
+        loop->index = i; /* stays that of the last round, as in Python */
         struct lk_jinja_mark mark = lk_jinja_mark(heap);
         uint64_t n_change = heap->n_change;
         struct lk_jinja_scope scope;
@@ -135,7 +137,7 @@ static enum flow exec_for(struct lk_jinja_run *run, const struct lk_jinja_node *
         lk_jinja_scope_init(run, &scope, outer);
         run->scope = &scope;
         lk_jinja_set(heap, scope.variables, lk_jinja_string(run->loop_name), loop_value);
-        assign_all(run, node->list, still.at[loop.index]);
+        assign_all(run, node->list, loop->list.at[i]);
         enum flow flow = exec_body(run, node->b);
         run->scope = outer;
         if (heap->n_change == n_change) lk_jinja_release(heap, mark);

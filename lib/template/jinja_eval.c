@@ -30,7 +30,7 @@ static struct lk_jinja_value find_variable(struct lk_jinja_run *run, struct lk_j
 static struct lk_jinja_value loop_attribute(struct lk_jinja_heap *heap,
                                             const struct lk_jinja_loop *loop,
                                             struct lk_jinja_text name) {
-    size_t i = loop->index, n = loop->list->n;
+    size_t i = loop->index, n = loop->list.n;
     if (lk_jinja_is(name, "index")) return lk_jinja_int((int64_t)i + 1);
     if (lk_jinja_is(name, "index0")) return lk_jinja_int((int64_t)i);
     if (lk_jinja_is(name, "revindex")) return lk_jinja_int((int64_t)(n - i));
@@ -40,9 +40,9 @@ static struct lk_jinja_value loop_attribute(struct lk_jinja_heap *heap,
     if (lk_jinja_is(name, "length")) return lk_jinja_int((int64_t)n);
     if (lk_jinja_is(name, "depth")) return lk_jinja_int(loop->depth);
     if (lk_jinja_is(name, "depth0")) return lk_jinja_int(loop->depth - 1);
-    if (lk_jinja_is(name, "previtem")) return i ? loop->list->at[i - 1] : lk_jinja_undefined();
+    if (lk_jinja_is(name, "previtem")) return i ? loop->list.at[i - 1] : lk_jinja_undefined();
     if (lk_jinja_is(name, "nextitem"))
-        return i + 1 < n ? loop->list->at[i + 1] : lk_jinja_undefined();
+        return i + 1 < n ? loop->list.at[i + 1] : lk_jinja_undefined();
     lk_jinja_fail(heap, LK_E_UNSUPPORTED, "'loop' does not have this attribute");
 }
 

@@ -297,6 +297,7 @@ static struct lk_jinja_value f_sum(struct lk_jinja_heap *heap, const struct lk_j
     struct lk_jinja_value attribute = lk_jinja_arg(heap, args, 1, "attribute"),
                           out = {.kind = LK_JINJA_FLOAT};
     bool exact = true;
+    lk_jinja_work(heap, list->n / 4);
     for (size_t i = 0; i < list->n; i++) {
         struct lk_jinja_value value = list->at[i];
         if (is_given(attribute)) value = attribute_of(heap, value, attribute);
@@ -310,6 +311,7 @@ static struct lk_jinja_value extreme(struct lk_jinja_heap *heap, const struct lk
                                      int sign) {
     struct lk_jinja_list *list = lk_jinja_elements(heap, args->at[0]);
     struct lk_jinja_value out = list->n ? list->at[0] : lk_jinja_undefined();
+    lk_jinja_work(heap, list->n / 4);
     for (size_t i = 1; i < list->n; i++)
         if (sign * lk_jinja_compare(heap, list->at[i], out) > 0) out = list->at[i];
     return out;
@@ -490,6 +492,7 @@ static struct lk_jinja_value g_strftime(struct lk_jinja_heap *heap,
     struct tm parts;
     for (size_t i = 0; i < text.len && i + 1 < sizeof format; i++)
         format[i] = lk_jinja_byte(text, i);
+    lk_jinja_work(heap, 64);
     if (text.len >= sizeof format || !localtime_r(&now, &parts))
         lk_jinja_fail(heap, LK_E_FORMAT, "'strftime_now' needs a short format");
     size_t n = strftime(out, sizeof out, format, &parts);
@@ -561,8 +564,9 @@ static bool is_divisible(struct lk_jinja_heap *heap, const struct lk_jinja_args 
     return by.integer == -1 || args->at[0].integer % by.integer == 0;
 }
 
-static bool has_case(struct lk_jinja_text text, char first, char last) {
+static bool has_case(struct lk_jinja_heap *heap, struct lk_jinja_text text, char first, char last) {
     bool found = false;
+    lk_jinja_work(heap, text.len / 16);
     for (size_t i = 0; i < text.len; i++) {
         char c = lk_jinja_byte(text, i);
         if (((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) && (c < first || c > last))
@@ -572,8 +576,8 @@ static bool has_case(struct lk_jinja_text text, char first, char last) {
     return found;
 }
 
-TEST(is_upper, a.kind == LK_JINJA_STRING && has_case(a.text, 'A', 'Z'))
-TEST(is_lower, a.kind == LK_JINJA_STRING && has_case(a.text, 'a', 'z'))
+TEST(is_upper, a.kind == LK_JINJA_STRING && has_case(heap, a.text, 'A', 'Z'))
+TEST(is_lower, a.kind == LK_JINJA_STRING && has_case(heap, a.text, 'a', 'z'))
 
 static const struct test tests[] = {
     {"defined", is_defined},
@@ -610,6 +614,7 @@ static const struct test tests[] = {
 
 bool lk_jinja_test(struct lk_jinja_heap *heap, struct lk_jinja_text name,
                    const struct lk_jinja_args *args) {
+    lk_jinja_work(heap, 1);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (lk_jinja_is(name, tests[i].name)) return tests[i].fn(heap, args);
     static const struct test symbols[] = {{"==", is_equal},  {"!=", is_not_equal},

@@ -177,6 +177,7 @@ static struct lk_jinja_value count(struct lk_jinja_heap *heap, struct lk_jinja_v
     int64_t n = 0;
     if (self.kind == LK_JINJA_LIST) {
         struct lk_jinja_value value = lk_jinja_arg(heap, args, 0, NULL);
+        lk_jinja_work(heap, self.list->n);
         for (size_t i = 0; i < self.list->n; i++)
             n += lk_jinja_equal(heap, self.list->at[i], value);
         return lk_jinja_int(n);
@@ -201,8 +202,9 @@ static struct lk_jinja_value format(struct lk_jinja_heap *heap, struct lk_jinja_
 
 static struct lk_jinja_value isdigit_method(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                             const struct lk_jinja_args *args) {
-    (void)heap, (void)args;
+    (void)args;
     bool all = self.text.len > 0;
+    lk_jinja_work(heap, self.text.len / 16);
     for (size_t i = 0; all && i < self.text.len; i++)
         all = lk_jinja_byte(self.text, i) >= '0' && lk_jinja_byte(self.text, i) <= '9';
     return lk_jinja_bool(all);
@@ -282,6 +284,7 @@ static struct lk_jinja_value insert(struct lk_jinja_heap *heap, struct lk_jinja_
 static struct lk_jinja_value index_of(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                       const struct lk_jinja_args *args) {
     struct lk_jinja_value value = lk_jinja_arg(heap, args, 0, NULL);
+    lk_jinja_work(heap, self.list->n);
     for (size_t i = 0; i < self.list->n; i++)
         if (lk_jinja_equal(heap, self.list->at[i], value)) return lk_jinja_int((int64_t)i);
     lk_jinja_fail(heap, LK_E_FORMAT, "the list does not have this element");
@@ -339,6 +342,7 @@ static struct lk_jinja_value pop_key(struct lk_jinja_heap *heap, struct lk_jinja
     struct lk_jinja_dict *dict = self.dict;
     struct lk_jinja_value key = lk_jinja_arg(heap, args, 0, NULL);
     heap->n_change++;
+    lk_jinja_work(heap, dict->n);
     for (size_t i = 0; i < dict->n; i++)
         if (lk_jinja_equal(heap, dict->at[i].key, key)) {
             struct lk_jinja_value out = dict->at[i].value;

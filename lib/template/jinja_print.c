@@ -19,17 +19,24 @@ static void reserve(struct lk_jinja_builder *out, size_t n) {
     out->cap = cap;
 }
 
+/* Make room for n characters, and count a step for 16 of them, even if they come one by one. */
+static void grow(struct lk_jinja_builder *out, size_t n) {
+    out->n_uncounted += n;
+    lk_jinja_work(out->heap, out->n_uncounted / 16);
+    out->n_uncounted %= 16;
+    reserve(out, n);
+}
+
 void lk_jinja_add(struct lk_jinja_builder *out, struct lk_jinja_text text) {
     if (text.len == 0) return;
-    lk_jinja_work(out->heap, text.len / 16);
-    reserve(out, text.len);
+    grow(out, text.len);
     memcpy(out->at + out->len, text.at, text.len * sizeof *text.at);
     out->len += text.len;
 }
 
 void lk_jinja_add_bytes(struct lk_jinja_builder *out, const char *bytes, int origin) {
     size_t n = strlen(bytes);
-    reserve(out, n);
+    grow(out, n);
     for (size_t i = 0; i < n; i++)
         out->at[out->len++] = (lk_jinja_char)((unsigned)origin << 8 | (unsigned char)bytes[i]);
 }
@@ -64,6 +71,7 @@ static void add_number(struct lk_jinja_builder *out, struct lk_jinja_value value
         snprintf(text, sizeof text, "%lld", (long long)value.integer);
     else
         format_float(text, sizeof text, value.real);
+    lk_jinja_work(out->heap, value.kind == LK_JINJA_INT ? 2 : 64); /* digits are tried one by one */
     lk_jinja_add_bytes(out, text, LK_FROM_DATA);
 }
 
@@ -73,6 +81,7 @@ static void add_repr(struct lk_jinja_builder *out, struct lk_jinja_value value);
 
 static void add_string_repr(struct lk_jinja_builder *out, struct lk_jinja_text text) {
     bool has_single = false, has_double = false;
+    lk_jinja_work(out->heap, text.len / 16);
     for (size_t i = 0; i < text.len; i++) {
         has_single |= lk_jinja_byte(text, i) == '\'';
         has_double |= lk_jinja_byte(text, i) == '"';
@@ -269,6 +278,7 @@ void lk_jinja_sort(struct lk_jinja_heap *heap, struct lk_jinja_value *keys,
                    struct lk_jinja_value *values, size_t n, bool reverse) {
     if (n < 2) return;
     size_t half = n / 2, i = 0, k = half;
+    lk_jinja_work(heap, n);
     lk_jinja_enter(heap);
     lk_jinja_sort(heap, keys, values, half, reverse);
     lk_jinja_sort(heap, keys + half, values + half, n - half, reverse);

@@ -9,6 +9,7 @@ struct lk_jinja_builder {
     struct lk_jinja_heap *heap;
     lk_jinja_char *at; /* [len] */
     size_t len, cap;
+    size_t n_uncounted; /* characters added since the last step was counted */
 };
 
 void lk_jinja_add(struct lk_jinja_builder *out, struct lk_jinja_text text);

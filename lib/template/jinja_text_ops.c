@@ -17,10 +17,12 @@ static bool is_in_set(lk_jinja_char c, struct lk_jinja_text set) {
 
 struct lk_jinja_text lk_jinja_strip(struct lk_jinja_heap *heap, struct lk_jinja_text text,
                                     struct lk_jinja_text set, bool left, bool right) {
-    size_t before = text.len;
-    while (left && text.len && is_in_set(text.at[0], set)) text.at++, text.len--;
-    while (right && text.len && is_in_set(text.at[text.len - 1], set)) text.len--;
-    lk_jinja_work(heap, (before - text.len) * (set.len + 1) / 16 + set.len / 16);
+    const uint64_t n_step = 1 + set.len / 16; /* for each character */
+    for (; left && text.len && is_in_set(text.at[0], set); text.at++, text.len--)
+        lk_jinja_work(heap, n_step);
+    for (; right && text.len && is_in_set(text.at[text.len - 1], set); text.len--)
+        lk_jinja_work(heap, n_step);
+    lk_jinja_work(heap, n_step);
     return text;
 }
 
@@ -80,6 +82,7 @@ struct lk_jinja_text lk_jinja_indent(struct lk_jinja_heap *heap, struct lk_jinja
     struct lk_jinja_builder out = {.heap = heap};
     if (width < 0) width = 0;
     if (width > 64) width = 64;
+    lk_jinja_work(heap, text.len / 16);
     for (size_t at = 0, end; at < text.len; at = end) {
         for (end = at; end < text.len && lk_jinja_byte(text, end) != '\n';) end++;
         if (end > at && (at > 0 || first))
@@ -115,8 +118,8 @@ static void split_words(struct lk_jinja_heap *heap, struct lk_jinja_text text, i
     text = lk_jinja_strip(heap, text, white, true, false);
     for (int64_t n = 0; text.len; n++) {
         size_t end = 0;
-        lk_jinja_work(heap, 1);
         while (end < text.len && !lk_jinja_is_space(text.at[end])) end++;
+        lk_jinja_work(heap, 1 + end / 16);
         if (n == max) {
             push_text(heap, out, lk_jinja_strip(heap, text, white, false, true));
             return;
@@ -206,6 +209,7 @@ struct lk_jinja_text lk_jinja_format(struct lk_jinja_heap *heap, struct lk_jinja
             continue;
         }
         while (end < format.len && lk_jinja_byte(format, end) != '}') end++;
+        lk_jinja_work(heap, 1 + (end - i) / 16);
         struct lk_jinja_text name = lk_jinja_slice(format, i + 1, end);
         struct lk_jinja_value value = lk_jinja_undefined();
         size_t index = 0, k = 0;

@@ -220,6 +220,7 @@ static bool equal_lists(struct lk_jinja_heap *heap, const struct lk_jinja_list *
                         const struct lk_jinja_list *b) {
     bool equal = a->n == b->n;
     lk_jinja_enter(heap);
+    lk_jinja_work(heap, equal ? a->n / 4 : 0);
     for (size_t i = 0; equal && i < a->n; i++) equal = lk_jinja_equal(heap, a->at[i], b->at[i]);
     lk_jinja_leave(heap);
     return equal;
@@ -272,6 +273,7 @@ int lk_jinja_compare(struct lk_jinja_heap *heap, struct lk_jinja_value a, struct
     if (a.kind == LK_JINJA_LIST && b.kind == LK_JINJA_LIST) {
         int order = 0;
         lk_jinja_enter(heap);
+        lk_jinja_work(heap, a.list->n / 4);
         for (size_t i = 0; order == 0 && i < a.list->n && i < b.list->n; i++)
             if (!lk_jinja_equal(heap, a.list->at[i], b.list->at[i]))
                 order = lk_jinja_compare(heap, a.list->at[i], b.list->at[i]);

@@ -75,7 +75,7 @@ struct lk_jinja_dict {
 };
 
 struct lk_jinja_loop {
-    const struct lk_jinja_list *list;
+    struct lk_jinja_list list; /* as it was when the loop began */
     size_t index;
     int depth;
 };
