@@ -6,6 +6,7 @@
 #include "base/fnv1a.h"
 #include "lowkey_lab.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,8 +135,9 @@ lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk
 lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *err) {
     char start[sizeof magic];
     uint64_t head[2], hash, end;
-    FILE *file = fopen(path, "rb");
-    if (!file) return LK_OK;
+    FILE *file;
+    lk_status status = lk_open_if_there(&file, path, err);
+    if (status || !file) return status;
     bool whole = fread(start, sizeof start, 1, file) == 1 &&
                  memcmp(start, magic, sizeof magic) == 0 && fread(head, sizeof head, 1, file) == 1;
     if (whole && head[0] != s->key) {
@@ -148,7 +150,9 @@ lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *
     hash = lk_fnv1a(LK_FNV1A_INIT, head, sizeof head);
     whole = whole && transfer_moments(s, file, false, &hash) &&
             fread(&end, sizeof end, 1, file) == 1 && end == hash && fgetc(file) == EOF;
+    if (ferror(file)) status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     fclose(file);
+    if (status) return status;
     if (!whole)
         return lk_fail(err, LK_E_FORMAT,
                        "the statistics in %s are damaged; delete the file and start again", path);

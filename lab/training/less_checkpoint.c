@@ -61,19 +61,32 @@ lk_status lk_less_checkpoint_save(const struct lk_less_checkpoint *c, lk_err *er
     return lk_atomic_file_close(&f, status, err);
 }
 
-bool lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer) {
+lk_status lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer, bool *found,
+                                  lk_err *err) {
     char path[LK_MAX_PATH];
     struct span span[N_SPAN];
-    if (layer_file_name(path, c, layer, NULL)) return false;
-    FILE *file = fopen(path, "rb");
-    if (!file) return false;
+    FILE *file = NULL;
+    *found = false;
+    lk_status status = layer_file_name(path, c, layer, err);
+    if (!status) status = lk_open_if_there(&file, path, err);
+    if (status || !file) return status;
     list_spans(c, span);
-    bool ok = fread(&c->state, sizeof c->state, 1, file) == 1 && c->state.magic == state_magic &&
-              c->state.identity == c->identity && c->state.layer == layer;
-    for (int i = 0; ok && i < N_SPAN; i++)
-        ok = fread(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
+    bool whole = fread(&c->state, sizeof c->state, 1, file) == 1 && c->state.magic == state_magic &&
+                 c->state.layer == layer,
+         same = whole && c->state.identity == c->identity;
+    for (int i = 0; same && whole && i < N_SPAN; i++)
+        whole = fread(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
+    if (whole && !same)
+        status = lk_fail(err, LK_E_ARG,
+                         "%s is the state of another training; delete it or choose another output",
+                         path);
+    else if (ferror(file))
+        status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
+    else if (!whole)
+        status = lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", path);
+    *found = !status;
     fclose(file);
-    return ok;
+    return status;
 }
 
 void lk_less_checkpoint_remove(const struct lk_less_checkpoint *c, int n_layer) {
@@ -138,11 +151,12 @@ lk_status lk_less_sidecar_write(struct lk_less_checkpoint *c, const struct lk_si
     lk_status status = lk_sidecar_builder_new(&draft, info, ledger, err);
     for (int layer = 0; !status && layer < n_layer; layer++) {
         struct lk_less_maps maps;
-        if (!lk_less_checkpoint_load(c, layer)) {
+        bool found;
+        status = lk_less_checkpoint_load(c, layer, &found, err);
+        if (!status && !found)
             status = lk_fail(err, LK_E_IO, "%s.layer-%d is missing; run the command again", c->path,
                              layer);
-            break;
-        }
+        if (status) break;
         lk_less_net_export(c->net, c->best_weight, block + layer * layer_bytes, &maps);
         status = add_layer(draft, s, layer, &maps, err);
     }

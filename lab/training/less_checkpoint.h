@@ -40,8 +40,10 @@ void lk_less_checkpoint_start(struct lk_less_checkpoint *c, int layer);
 
 lk_status lk_less_checkpoint_save(const struct lk_less_checkpoint *c, lk_err *err);
 
-/* Load a layer's state into `c` and the net; false if there is no file of the same training. */
-bool lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer);
+/* Load a layer's state into `c` and the net; *found is false if it has no file. LK_E_ARG if the
+ * file belongs to another training, LK_E_FORMAT if it is damaged, LK_E_IO if it cannot be read. */
+lk_status lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer, bool *found,
+                                  lk_err *err);
 
 /* Delete the files of all layers. */
 void lk_less_checkpoint_remove(const struct lk_less_checkpoint *c, int n_layer);

@@ -278,8 +278,10 @@ static lk_status tune_levels(struct trainer *t, lk_err *err) {
 static lk_status train_layer(struct trainer *t, int layer, lk_err *err) {
     const struct lk_less_state *state = &t->saved.state;
     double start = lk_now();
+    bool found = false;
     lk_status status = load_wo(t, layer, err);
-    if (!status && !lk_less_checkpoint_load(&t->saved, layer)) status = start_layer(t, layer, err);
+    if (!status) status = lk_less_checkpoint_load(&t->saved, layer, &found, err);
+    if (!status && !found) status = start_layer(t, layer, err);
     if (!status && !state->tuned) status = measure_norms(t, err);
     while (!status && state->n_epoch < t->opts.n_epoch) status = run_epoch(t, err);
     if (!status && !state->tuned && !t->opts.plain) status = tune_levels(t, err);
@@ -461,13 +463,16 @@ static void trainer_free(struct trainer *t) {
 /* ---- all layers ---- */
 
 /* Training steps left, so that progress tells the time left. Loads the state of every layer. */
-static uint64_t steps_left(struct trainer *t, int first, int last) {
-    uint64_t left = 0, steps = (uint64_t)(t->opts.n_seq - t->n_valid);
-    for (int layer = first; layer <= last; layer++) {
-        int n_done = lk_less_checkpoint_load(&t->saved, layer) ? t->saved.state.n_epoch : 0;
-        left += steps * (uint64_t)(t->opts.n_epoch - n_done);
+static lk_status count_steps(struct trainer *t, int first, int last, uint64_t *left, lk_err *err) {
+    uint64_t steps = (uint64_t)(t->opts.n_seq - t->n_valid);
+    lk_status status = LK_OK;
+    *left = 0;
+    for (int layer = first; !status && layer <= last; layer++) {
+        bool found;
+        status = lk_less_checkpoint_load(&t->saved, layer, &found, err);
+        *left += steps * (uint64_t)(t->opts.n_epoch - (found ? t->saved.state.n_epoch : 0));
     }
-    return left;
+    return status;
 }
 
 /* "1,2,3", or "0" without numbers. */
@@ -545,11 +550,8 @@ lk_status lk_train_less(lk_model *model, const int32_t *tok, size_t n_tok, const
     status = open_from(&t, err);
     if (!status) status = lk_less_data_open(&t.data, &data, err);
     if (!status) status = trainer_alloc(&t, err);
-    if (!status) {
-        t.total = steps_left(&t, first, last);
-        for (int layer = first; !status && layer <= last; layer++)
-            status = train_layer(&t, layer, err);
-    }
+    if (!status) status = count_steps(&t, first, last, &t.total, err);
+    for (int layer = first; !status && layer <= last; layer++) status = train_layer(&t, layer, err);
     if (!status && first == 0 && last == n_layer - 1) status = finish(&t, examples_path, err);
     trainer_free(&t);
     return status;

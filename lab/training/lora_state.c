@@ -38,16 +38,21 @@ lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state
 lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, struct lk_lora_net *net,
                              lk_err *err) {
     struct lk_lora_state found;
-    FILE *file = fopen(path, "rb");
-    if (!file) return LK_OK;
-    lk_status status = LK_OK;
+    FILE *file;
+    lk_status status = lk_open_if_there(&file, path, err);
+    if (status || !file) return status;
     size_t n = 4 * net->n_weight;
-    bool same = fread(&found, sizeof found, 1, file) == 1 && found.magic == state_magic &&
-                found.identity == state->identity;
-    if (same && found.n_step > 0 && found.best_step >= 0 && found.best_step <= found.n_step &&
-        isfinite(found.best_kl) && fread(net->weight, sizeof(float), n, file) == n)
+    bool whole = fread(&found, sizeof found, 1, file) == 1 && found.magic == state_magic;
+    if (whole && found.identity != state->identity)
+        status = lk_fail(err, LK_E_ARG,
+                         "%s is the state of another training; delete it or choose another output",
+                         path);
+    else if (whole && found.n_step > 0 && found.best_step >= 0 && found.best_step <= found.n_step &&
+             isfinite(found.best_kl) && fread(net->weight, sizeof(float), n, file) == n)
         *state = found;
-    else if (same)
+    else if (ferror(file))
+        status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
+    else
         status = lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", path);
     fclose(file);
     return status;

@@ -24,8 +24,8 @@ lk_status lk_lora_state_save(const char *path, const struct lk_lora_state *state
                              const struct lk_lora_net *net, lk_err *err);
 
 /* Continue the training of state->identity: fill *state, and load the weights into the net. Both
- * stay unchanged if the file does not exist or belongs to another training. LK_E_FORMAT if it is
- * damaged. */
+ * stay unchanged if the file does not exist. LK_E_ARG if it belongs to another training,
+ * LK_E_FORMAT if it is damaged, LK_E_IO if it cannot be read. */
 lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, struct lk_lora_net *net,
                              lk_err *err);
 

@@ -165,9 +165,8 @@ lk_status lk_tune_log_open(struct lk_tune_log *log, const char *path, uint64_t r
     *log = (struct lk_tune_log){.path = path, .run = run};
     log->entry = lk_alloc(&log->ledger, LK_FOR_OTHER, LK_TUNE_LOG_MAX * sizeof *log->entry);
     if (!log->entry) return lk_fail(err, LK_E_NOMEM, "no memory for measurements");
-    FILE *file = path ? fopen(path, "rb") : NULL;
-    if (path && !file && errno != ENOENT)
-        status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
+    FILE *file = NULL;
+    if (path) status = lk_open_if_there(&file, path, err);
     if (file) {
         struct lk_buf text = {.max = LK_TUNE_LOG_BYTES};
         status = read_all(file, path, &text, err);

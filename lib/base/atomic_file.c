@@ -9,12 +9,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether `name` still refers to the file open as `fd`. Its last writer may have renamed it between
- * our open and our lock. */
-static bool is_still_named(int fd, const char *name) {
+/* Lock `fd`. Returns 0 and an errno value: EWOULDBLOCK if another process has the lock, or renamed
+ * the file between our open and our lock. */
+static int lock_named(int fd, const char *name) {
     struct stat opened, named;
-    return fstat(fd, &opened) == 0 && stat(name, &named) == 0 && opened.st_ino == named.st_ino &&
-           opened.st_dev == named.st_dev;
+    int failed;
+    do failed = flock(fd, LOCK_EX | LOCK_NB);
+    while (failed && errno == EINTR);
+    /* A network file system may have no locks. */
+    if (failed && errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
+        return errno;
+    if (fstat(fd, &opened)) return errno;
+    if (stat(name, &named)) return errno == ENOENT ? EWOULDBLOCK : errno;
+    bool same = opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+    return same ? 0 : EWOULDBLOCK;
 }
 
 /* Open the folder of `path`, which is shorter than LK_MAX_PATH. Returns -1 and sets errno on
@@ -31,12 +39,18 @@ static int open_folder(const char *path) {
 
 /* Open NAME.new, empty and locked, with at most the permissions in `mode`. */
 static lk_status open_temporary(struct lk_atomic_file *f, mode_t mode, lk_err *err) {
+    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
     struct stat info;
-    int fd = open(f->temporary, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
+    int fd = open(f->temporary, flags | O_EXCL, mode);
+    bool is_new = fd >= 0;
+    if (!is_new) fd = open(f->temporary, flags, mode);
     if (fd < 0) return lk_fail(err, LK_E_IO, "cannot write %s: %s", f->temporary, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || !is_still_named(fd, f->temporary)) {
+    int failed = lock_named(fd, f->temporary);
+    if (failed) {
+        if (is_new && failed != EWOULDBLOCK) unlink(f->temporary);
         close(fd);
-        return lk_fail(err, LK_E_IO, "cannot write %s: another process is writing it", f->path);
+        return lk_fail(err, LK_E_IO, "cannot write %s: %s", f->path,
+                       failed == EWOULDBLOCK ? "another process is writing it" : strerror(failed));
     }
     /* A file left by another writer may have other permissions. */
     bool ready = fstat(fd, &info) == 0 &&
@@ -90,6 +104,18 @@ lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_er
             lk_fail(err, LK_E_IO, "cannot sync the folder of %s: %s", f->path, strerror(errno));
     close(f->folder);
     return status;
+}
+
+lk_status lk_open_if_there(FILE **file, const char *path, lk_err *err) {
+    *file = fopen(path, "rbe");
+    if (*file || errno == ENOENT) return LK_OK;
+    return lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
+}
+
+lk_status lk_file_exists(bool *exists, const char *path, lk_err *err) {
+    *exists = access(path, F_OK) == 0;
+    if (*exists || errno == ENOENT) return LK_OK;
+    return lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
 }
 
 lk_status lk_atomic_file_check(const char *path, lk_err *err) {

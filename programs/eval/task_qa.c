@@ -6,6 +6,7 @@
  * fictional people and towns are generated. Part "one_hop" asks for a person's town of birth,
  * "two_hop" for the river of that town, like SQuAD and HotpotQA in RULER. Score: 1 if the answer
  * contains a right one. */
+#include "base/atomic_file.h"
 #include "base/buf.h"
 #include "eval/haystack.h"
 #include "eval/jsonl.h"
@@ -13,7 +14,6 @@
 #include "eval/task.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define TASK_TEXT                                                                                  \
     "Answer the question that follows these documents from what they say, in as few words as "     \
@@ -240,7 +240,10 @@ static lk_status make_qa_items(const struct lk_items_opts *opts, struct lk_items
         .n_part = 2, .n_round = 3, .min_unit = 2, .max_unit = MAX_PAIRS, .make = make_generated};
     const char *data = opts->env->opts->data,
                *path = data ? lk_arena_printf(&out->arena, "%s/qa/test.jsonl", data) : NULL;
-    if (path && access(path, F_OK) == 0) return make_items_from_data(path, opts, out, err);
+    bool exists = false;
+    lk_status status = path ? lk_file_exists(&exists, path, err) : LK_OK;
+    if (status) return status;
+    if (exists) return make_items_from_data(path, opts, out, err);
     return lk_items_generate(&grid, opts, out, err);
 }
 

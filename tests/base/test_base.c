@@ -310,6 +310,60 @@ static void checking_a_file_leaves_nothing(void **state) {
     remove_file();
 }
 
+/* The library's calls come here: the next flock fails with this error, if it is not 0. */
+static int flock_error;
+
+int flock(int fd, int operation) {
+    int failed = flock_error;
+    flock_error = 0;
+    if (!failed) return (int)syscall(SYS_flock, fd, operation);
+    errno = failed;
+    return -1;
+}
+
+/* Without locks a file can be written; other failures are named, and leave no temporary file. */
+static void failures_of_locks_are_told_apart(void **state) {
+    static const int without_locks[] = {ENOLCK, ENOTSUP, ENOSYS, EINTR};
+    struct lk_atomic_file f;
+    lk_err err = {0};
+    char temporary[LK_MAX_PATH + 8];
+    snprintf(temporary, sizeof temporary, "%s.new", name);
+    for (size_t i = 0; i < sizeof without_locks / sizeof *without_locks; i++) {
+        flock_error = without_locks[i];
+        assert_int_equal(lk_atomic_file_open(&f, name, &err), LK_OK);
+        fputs("text", f.file);
+        assert_int_equal(lk_atomic_file_close(&f, LK_OK, &err), LK_OK);
+        remove_file();
+    }
+    flock_error = EIO;
+    assert_int_equal(lk_atomic_file_open(&f, name, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, strerror(EIO)));
+    assert_int_equal(access(temporary, F_OK), -1);
+    flock_error = EWOULDBLOCK;
+    assert_int_equal(lk_atomic_file_open(&f, name, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, "another process"));
+    unlink(temporary); /* it is the other process's */
+}
+
+/* Only a file that does not exist may be taken for one that has to be made. */
+static void what_cannot_be_read_is_not_absent(void **state) {
+    char loop[LK_MAX_PATH + 8];
+    FILE *file;
+    lk_err err = {0};
+    bool exists;
+    snprintf(loop, sizeof loop, "%s.loop", name);
+    assert_int_equal(lk_open_if_there(&file, loop, &err), LK_OK);
+    assert_null(file);
+    assert_int_equal(lk_file_exists(&exists, loop, &err), LK_OK);
+    assert_false(exists);
+    assert_int_equal(symlink(loop, loop), 0); /* opening it fails with ELOOP, even for root */
+    assert_int_equal(lk_open_if_there(&file, loop, &err), LK_E_IO);
+    assert_null(file);
+    assert_int_equal(lk_file_exists(&exists, loop, &err), LK_E_IO);
+    assert_non_null(strstr(err.msg, strerror(ELOOP)));
+    unlink(loop);
+}
+
 static void a_file_has_one_writer(void **state) {
     struct lk_atomic_file first, second;
     lk_err err = {0};
@@ -343,6 +397,8 @@ int main(void) {
         cmocka_unit_test(files_are_private_or_follow_the_umask),
         cmocka_unit_test(checking_a_file_leaves_nothing),
         cmocka_unit_test(a_file_has_one_writer),
+        cmocka_unit_test(failures_of_locks_are_told_apart),
+        cmocka_unit_test(what_cannot_be_read_is_not_absent),
     };
     return cmocka_run_group_tests(tests, open_folder, remove_folder);
 }
