@@ -32,7 +32,7 @@ lk_status lk_atomic_file_open_public(struct lk_atomic_file *f, const char *path,
 lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_err *err);
 
 /* Open an earlier file for reading. *file is NULL if no file has this name. What else prevents
- * reading is LK_E_IO, so that the caller does not start again and replace what it could not read. */
+ * reading is LK_E_IO, so that callers do not start again and replace what they could not read. */
 lk_status lk_open_if_there(FILE **file, const char *path, lk_err *err);
 
 /* Does a file have this name? LK_E_IO if that cannot be said. */
