@@ -1,10 +1,12 @@
-/* Parses command lines by option tables, with getopt_long. */
+/* Parses command lines by option tables, with getopt_long, and prints the tables as help. */
 #include "args.h"
 
 #include "base/closest.h"
 #include "foreign_options.h"
-#include "help.h"
+#include "lowkey.h"
 #include "output.h"
+#include "terminal_text.h"
+#include "xalloc.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -202,6 +204,44 @@ static void print_stray_operand(const struct command *command, const char *opera
                 hint ? hint : "", command->name);
 }
 
+/* ---- help ---- */
+
+/* Lines are wrapped at the terminal's width, but at no more than MAX_WIDTH columns. */
+enum { NAME_COLUMN = 28, COMMAND_COLUMN = 14, DEFAULT_WIDTH = 80, MAX_WIDTH = 100 };
+
+static int help_width(void) {
+    int width = terminal_width(stdout);
+    return width == 0 ? DEFAULT_WIDTH : width > MAX_WIDTH ? MAX_WIDTH : width;
+}
+
+static void print_option(const struct opt *opt, int width) {
+    char letter[8] = "    ";
+    if (opt->letter) snprintf(letter, sizeof letter, "-%c, ", opt->letter);
+    int n = printf("  %s--%s", letter, opt->name);
+    if (opt->value) n += printf(" %s", opt->value);
+    if (n + 2 > NAME_COLUMN) n = printf("\n") - 1;
+    printf("%*s", NAME_COLUMN - n, "");
+    print_wrapped(stdout, opt->help, NAME_COLUMN, NAME_COLUMN, width);
+}
+
+static void print_help(const struct command *command, const struct opt_group *group,
+                       size_t n_group) {
+    int width = help_width();
+    printf("usage: lowkey %s [options]%s%s\n\n", command->name, *command->operands ? " " : "",
+           command->operands);
+    print_wrapped(stdout, command->summary, 0, 0, width);
+    putchar('\n');
+    print_wrapped(stdout, command->description, 0, 0, width);
+    for (size_t g = 0; g < n_group; g++) {
+        printf("\n%s\n", group[g].title);
+        for (const struct opt *opt = group[g].opt; opt->name; opt++) print_option(opt, width);
+    }
+    printf("\nExamples\n%s", command->examples);
+    if (command->appendix) printf("\n%s", command->appendix);
+}
+
+/* ---- parsing ---- */
+
 enum args_result args_read(const struct command *command, const struct opt_group *group,
                            size_t n_group, int argc, char **argv, int *first) {
     struct getopt_table table;
@@ -241,4 +281,54 @@ enum args_result args_read(const struct command *command, const struct opt_group
         return ARGS_BAD;
     }
     return ARGS_RUN;
+}
+
+void print_overview(const struct command *command, size_t n) {
+    int width = help_width();
+    printf("lowkey %s: LLM inference whose key-value cache stays compressed\n\n"
+           "usage: lowkey COMMAND [options]\n\n",
+           lk_version());
+    for (size_t i = 0; i < n; i++) {
+        printf("  %-*s", COMMAND_COLUMN - 2, command[i].name);
+        print_wrapped(stdout, command[i].summary, COMMAND_COLUMN, COMMAND_COLUMN, width);
+    }
+    printf("  %-*sShow the options of a command, with examples.\n", COMMAND_COLUMN - 2, "help");
+    fputs("\nExamples\n"
+          "  lowkey chat\n"
+          "  lowkey run -m model.gguf --kv best-3 --stats -p \"Once upon a time\"\n"
+          "  lowkey help run\n"
+          "\nEnvironment\n"
+          "  LOWKEY_MODEL    model to use without -m\n"
+          "  LOWKEY_CACHE    folder of downloaded models (default ~/.cache/lowkey)\n"
+          "  LOWKEY_DATA     folder of data sets for eval\n"
+          "  LOWKEY_HISTORY  file for what is typed in chat (default\n"
+          "                  ~/.local/state/lowkey/history); empty: none\n"
+          "  NO_COLOR        no colors, if not empty\n"
+          "\nExit status: 0: success; 1: bad input or a failure, after one line on stderr; 130:\n"
+          "interrupted. Numbers may end in k (times 1024) or m.\n",
+          stdout);
+}
+
+/* ---- quoting ---- */
+
+static const char plain_characters[] =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./,:=%+@";
+
+char *quoted_command_line(int argc, char **argv) {
+    struct lk_buf line = {0};
+    xbuf_add(&line, "lowkey", 6);
+    for (int i = 0; i < argc; i++) {
+        bool plain = *argv[i] && argv[i][strspn(argv[i], plain_characters)] == 0;
+        char *word = printable_copy(argv[i]);
+        xbuf_add(&line, plain ? " " : " '", plain ? 1 : 2);
+        for (const char *c = word; *c; c++) {
+            if (*c == '\'')
+                xbuf_add(&line, "'\\''", 4);
+            else
+                xbuf_add(&line, c, 1);
+        }
+        if (!plain) xbuf_add(&line, "'", 1);
+        free(word);
+    }
+    return line.at;
 }

@@ -1,5 +1,5 @@
-/* Command line options as tables. The same table gives the parser, --help (help.h), the man page
- * (man_page.h) and the shell completion (shell_completion.h). */
+/* Command line options as tables. The same table gives the parser, --help and the shell completion
+ * (shell_completion.h); the man page is made from --help (scripts/man-page). */
 #ifndef LK_LOWKEY_ARGS_H
 #define LK_LOWKEY_ARGS_H
 
@@ -35,11 +35,10 @@ struct opt {
     char letter;       /* 0: long form only */
     const char *name;  /* without "--" */
     const char *value; /* name of the argument ("FILE"); NULL: takes none */
-    const char *help;  /* phrase for --help */
+    const char *help;  /* for --help */
     enum opt_kind kind;
     void *to;             /* variable of the kind's type; unchanged if the option is not given */
     double min, max;      /* OPT_INT, OPT_NUMBERS, OPT_REAL: allowed range, inclusive */
-    const char *man;      /* sentences for the man page, `literal` in backquotes; NULL: help */
     const char *complete; /* completions of the argument:
                              NULL      by `value`: FILE any file, DIR a folder, RECIPE a preset
                                        or a file, anything else nothing
@@ -52,7 +51,6 @@ struct opt {
 struct opt_group {
     const char *title;
     struct opt opt[16]; /* up to the first without a name */
-    bool shared;        /* used by several commands: the man page lists it once */
 };
 
 struct command;
@@ -66,14 +64,14 @@ struct command {
     const char *operands;     /* "[RECIPE...]"; "" if it takes none */
     const char *operand_hint; /* what an operand was probably meant as, if it takes none; or NULL */
     const char *complete;     /* completions of operands, as in struct opt; NULL: none */
-    const char *description; /* man page: paragraphs separated by "\n\n", `literal` in backquotes */
-    const char *examples;    /* lines: "  lowkey ...\n" */
-    const char *appendix;    /* lines that --help and the man page show last; NULL: none */
+    const char *description;  /* what --help says in addition to the summary */
+    const char *examples;     /* lines: "  lowkey ...\n" */
+    const char *appendix;     /* lines that --help shows last; NULL: none */
     int (*run)(const struct command *command, int argc, char **argv); /* returns a STATUS_* */
     bool on_ranks;              /* it can run on several ranks, with the cluster of `cluster` */
     struct lk_cluster *cluster; /* set by ranks_run; NULL: this process is alone */
     int n_local_rank;           /* set by ranks_run: ranks on this machine; 0: this one */
-    help_printer *print_help;   /* called for --help; NULL: print_help of help.h */
+    help_printer *print_help;   /* called for --help in place of printing the help; or NULL */
 };
 
 enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };
@@ -82,5 +80,12 @@ enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };
  * printing the help, ARGS_BAD after printing an error. */
 enum args_result args_read(const struct command *command, const struct opt_group *group,
                            size_t n_group, int argc, char **argv, int *first);
+
+/* Print usage of the program and its n commands. */
+void print_overview(const struct command *command, size_t n);
+
+/* "lowkey" and argv[0..argc), where argv[0] is the command, quoted for a shell: free it. To be
+ * called before args_read, which reorders argv. */
+char *quoted_command_line(int argc, char **argv);
 
 #endif

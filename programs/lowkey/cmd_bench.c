@@ -18,7 +18,7 @@ struct bench_args {
     struct number_list depth;
     const char *file;
     int64_t prefill, decode, repeat;
-    bool json, csv;
+    bool json;
 };
 
 /* Below this, the figures are not those of the machine (struct lk_bench_result). An idle machine
@@ -40,25 +40,20 @@ static enum args_result read_args(const struct command *command, int argc, char 
          {
              {'k', "kv", "RECIPE",
               "preset, recipe or file; may be repeated (default f16 and " DEFAULT_RECIPE ")",
-              OPT_TEXTS, &a->kv, 0, 0},
+              OPT_TEXTS, &a->kv},
              {'d', "depth", "N[,N...]",
               "tokens in the cache when a measurement starts (default 0,8k)", OPT_NUMBERS,
               &a->depth, 0, DEPTH_MOST},
              {'p', "prefill", "N", "tokens to prefill at each depth (default 512); 0: none",
               OPT_INT, &a->prefill, 0, DEPTH_MOST},
              {'n', "tokens", "N", "tokens to decode at each depth (default 32); 0: none", OPT_INT,
-              &a->decode, 0, DEPTH_MOST,
-              .man = "Tokens to decode (default 32); 0: none. Each is the most probable one. One "
-                     "more token before them is not timed."},
-             {'r', "repeat", "N", "measurements of each (default 3); the median counts", OPT_INT,
-              &a->repeat, 1, 1000, .man = "Repetitions (default 3). The median is reported."},
-             {'f', "file", "FILE", "the text to fill the cache with (default: generated sentences)",
-              OPT_TEXT, &a->file, 0, 0},
-             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
-             {0, "csv", NULL, "print comma-separated values", OPT_FLAG, &a->csv, 0, 0,
-              .man = "Print comma-separated values, with the names of `--json`."},
+              &a->decode, 0, DEPTH_MOST},
+             {'r', "repeat", "N", "repetitions (default 3)", OPT_INT, &a->repeat, 1, 1000},
+             {'f', "file", "FILE", "text to fill the cache with (default: generated sentences)",
+              OPT_TEXT, &a->file},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ON_RANKS),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -78,7 +73,6 @@ static int check_args(struct bench_args *a) {
         a->kv.item[a->kv.n++] = "f16";
         a->kv.item[a->kv.n++] = DEFAULT_RECIPE;
     }
-    if (a->json && a->csv) return print_error("--json and --csv: give one of them");
     if (!a->prefill && !a->decode)
         return print_error("nothing to measure: --prefill and --tokens are both 0");
     qsort(a->depth.item, a->depth.n, sizeof a->depth.item[0], by_size);
@@ -198,43 +192,6 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
     return done;
 }
 
-/* A quoted field. */
-static void csv_text(const char *text) {
-    putchar('"');
-    for (; *text; text++) {
-        if (*text == '"') putchar('"');
-        putchar(*text);
-    }
-    putchar('"');
-}
-
-static void csv_rate(double tps) {
-    putchar(',');
-    if (tps > 0) printf("%.3f", tps);
-}
-
-static void print_csv(const struct row *row, size_t n_row) {
-    puts("kv,depth,prefill_tps,decode_tps,cache_bytes,bits_per_value,prefill_tps_best,decode_tps_"
-         "best,n_tok,n_repeated,bits_with_sidecar,cpu_share,n_rank,max_rank_bytes,exchanges_per_"
-         "token,"
-         "received_per_token,sent_per_token,exchange_seconds,exchange_share");
-    for (size_t i = 0; i < n_row; i++) {
-        const lk_bench_result *r = &row[i].r;
-        csv_text(row[i].kv);
-        printf(",%zu", r->depth);
-        csv_rate(r->prefill_tps);
-        csv_rate(r->decode_tps);
-        printf(",%llu,%.4f", (unsigned long long)r->cache_bytes, r->bits_per_value);
-        csv_rate(r->prefill_tps_best);
-        csv_rate(r->decode_tps_best);
-        printf(",%llu,%llu,%.4f,%.3f", (unsigned long long)r->n_tok,
-               (unsigned long long)r->n_repeated, r->bits_with_sidecar, r->cpu_share);
-        printf(",%d,%llu,%.2f,%.0f,%.0f,%.6f,%.4f\n", r->n_rank,
-               (unsigned long long)r->max_rank_bytes, r->exchanges_per_token, r->received_per_token,
-               r->sent_per_token, r->exchange_seconds, r->exchange_share);
-    }
-}
-
 static void rate_cell(struct table *table, double tps) {
     if (tps > 0)
         table_cell(table, "%.1f", tps);
@@ -323,11 +280,8 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
 static int print_rows(const struct bench_args *a, const lk_model *model, size_t n_tok,
                       const struct row *row, size_t n_row) {
     if (a->json) return print_json(a, model, n_tok, row, n_row);
-    if (a->csv)
-        print_csv(row, n_row);
-    else
-        print_table(a, model, n_tok, row, n_row);
-    if (!a->csv && n_row && row[0].r.n_rank > 1) print_exchanges(row, n_row);
+    print_table(a, model, n_tok, row, n_row);
+    if (n_row && row[0].r.n_rank > 1) print_exchanges(row, n_row);
     return STATUS_OK;
 }
 

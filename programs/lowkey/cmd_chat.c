@@ -20,27 +20,23 @@ static enum args_result read_args(const struct command *command, int argc, char 
         {"Chat",
          {
              {0, "system", "TEXT", "system message", OPT_TEXT, &a->system},
-             {0, "session", "FILE", "continue the conversation in FILE, and keep it there",
-              OPT_TEXT, &a->session_file,
-              .man = "Continue the conversation that is saved in FILE, if it exists, and save it "
-                     "there after each answer, with its cache. The messages are in `FILE.chat`. "
-                     "Without `--kv`, the recipe is the one in the file."},
-             {'n', "tokens", "N", "maximum tokens of an answer (default -1: until it ends)",
-              OPT_INT, &a->n, -1, 1 << 24},
+             {0, "session", "FILE",
+              "continue the conversation in FILE if it exists, and save it there after each "
+              "answer; the messages are in FILE.chat",
+              OPT_TEXT, &a->session_file},
+             {'n', "tokens", "N", "maximum number of tokens of an answer (default -1: no limit)",
+              OPT_INT, &a->n, 1, 1 << 24, .endless = true},
              {0, "verbose", NULL, "print the speed after each answer", OPT_FLAG, &a->verbose},
              {0, "json", NULL, "print each answer as one line of JSON", OPT_FLAG, &a->json},
-             {0, "no-history", NULL, "do not keep what is typed for the next chat", OPT_FLAG,
-              &a->no_history,
-              .man = "Neither read nor write the history of what was typed (see FILES)."},
+             draft_option(&a->draft),
+             {0, "no-history", NULL, "neither read nor write the history of what was typed",
+              OPT_FLAG, &a->no_history},
              {0, "color", "WHEN", "auto (default), always or never", OPT_TEXT, &a->color,
-              .man = "Use colors: `auto` (default) if the output is a terminal and `NO_COLOR` is "
-                     "not set, `always` or `never`.",
               .complete = "auto always never"},
          }},
-        model_options(&a->model),
         session_options(&a->session),
+        model_options(&a->model, MODEL_ON_RANKS),
         sampler_options(&a->sampler),
-        {"Drafts", {draft_option(&a->draft)}, .shared = true},
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -49,7 +45,6 @@ static enum args_result read_args(const struct command *command, int argc, char 
 static int check_args(struct chat *c) {
     struct chat_args *a = &c->args;
     const char *color = a->color ? a->color : "auto";
-    if (a->n == 0) return print_error("--tokens: expected -1 or at least 1");
     if (a->system && !check_utf8_text(a->system, strlen(a->system), "--system"))
         return STATUS_ERROR;
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);

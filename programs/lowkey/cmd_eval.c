@@ -6,7 +6,6 @@
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"
-#include "shell_quote.h"
 #include "table.h"
 #include "text_file.h"
 #include "xalloc.h"
@@ -55,38 +54,36 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"Evaluation",
          {
-             {'k', "kv", "RECIPE", "recipe or llama.cpp:TYPE; may be repeated", OPT_TEXTS, &a->kv,
-              .man = "A preset, a recipe, a file that contains one (default `" DEFAULT_RECIPE
-                     "`), or `llama.cpp:TYPE` for libllama's cache of that type: `f16`, `q8_0`, "
-                     "`q5_1`, `q5_0`, `q4_1`, `q4_0`, `iq4_nl`, or `plain`, which is f16 without "
-                     "flash attention. May be repeated.",
+             {'k', "kv", "RECIPE",
+              "preset, recipe or file (default " DEFAULT_RECIPE
+              "), or llama.cpp:TYPE for libllama's cache of type f16, q8_0, q5_1, q5_0, q4_1, "
+              "q4_0, "
+              "iq4_nl or plain (f16 without flash attention); may be repeated",
+              OPT_TEXTS, &a->kv,
               .complete = "RECIPE llama.cpp:f16 llama.cpp:q8_0 llama.cpp:q5_1 llama.cpp:q5_0 "
                           "llama.cpp:q4_1 llama.cpp:q4_0 llama.cpp:iq4_nl llama.cpp:plain"},
-             {0, "text", "FILE", "text for tasks that are made from one", OPT_TEXT, &a->text,
-              .man = "The text for tasks that are made from one; `-` is standard input."},
-             {0, "data", "DIR", "folder of data sets (default: $LOWKEY_DATA)", OPT_TEXT, &a->data,
-              .man = "Folder of data sets for tasks that use them (default: `$LOWKEY_DATA`)."},
-             {0, "limit", "N", "maximum number of items per task", OPT_INT, &a->limit, 1, 1 << 24},
+             {0, "text", "FILE", "text for the tasks that need one; -: standard input", OPT_TEXT,
+              &a->text},
+             {0, "data", "DIR", "folder of data sets (default: $LOWKEY_DATA)", OPT_TEXT, &a->data},
+             {'c', "ctx", "N", "context length in tokens (default: of the task)", OPT_INT, &a->ctx,
+              4, 1 << 24},
+             {'o', "output", "FILE",
+              "append each result to FILE, as JSON lines for 'python -m lowkey.report'; the same "
+              "command continues from it, also with more tasks, recipes or items",
+              OPT_TEXT, &a->output},
+             {0, "limit", "N", "maximum number of items of a task", OPT_INT, &a->limit, 1, 1 << 24},
+             {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick},
              {0, "seed", "N", "random seed of generated tasks (default 1)", OPT_INT, &a->seed, 0,
               UINT32_MAX},
-             {'c', "ctx", "N", "context length in tokens (default: the task's own)", OPT_INT,
-              &a->ctx, 4, 1 << 24},
-             {0, "plain", NULL, "questions without the model's chat template", OPT_FLAG, &a->plain},
-             {0, "min-answer", "N", "tokens that an answer has at least (default 0)", OPT_INT,
-              &a->min_answer, 0, 1 << 20,
-              .man = "Tokens that a generated answer has at least (default 0). Before that, the "
-                     "most probable token that does not end the answer is taken. A small chat "
-                     "model may end its turn at once; this measures what it would have said."},
-             {0, "quick", NULL, "few and short items", OPT_FLAG, &a->quick},
-             {'o', "output", "FILE", "append results to FILE, and resume from it", OPT_TEXT,
-              &a->output,
-              .man = "Save results to FILE as JSON lines, which `python -m lowkey.report` shows. "
-                     "Items are appended as they finish. The same command continues from the "
-                     "results in the file, also with more tasks, recipes or items. A file with "
-                     "results of other options is rejected."},
+             {0, "plain", NULL, "ask questions without the model's chat template", OPT_FLAG,
+              &a->plain},
+             {0, "min-answer", "N",
+              "minimum number of tokens of a generated answer (default 0), for small chat models "
+              "that end their turn at once",
+              OPT_INT, &a->min_answer, 0, 1 << 20},
              {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ALONE),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }

@@ -21,23 +21,19 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to export",
          {
-             {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small one)", OPT_TEXT,
-              &a->model, 0, 0, .complete = "*.gguf"},
+             {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)",
+              OPT_TEXT, &a->model, .complete = "*.gguf"},
              {0, "sidecar", "FILE", "sidecar from 'lowkey train lora' or 'lowkey compress'",
-              OPT_TEXT, &a->sidecar, 0, 0, .complete = "*.gguf"},
-             {'o', "output", "FILE", "the model to write", OPT_TEXT, &a->out, 0, 0,
-              .complete = "*.gguf"},
-             {0, "type", "NAME", "numbers of changed matrices: auto (default), q8_0, f16 or f32",
-              OPT_TEXT, &a->type, 0, 0,
-              .man = "Numbers of the matrices that change: `q8_0`, `f16` or `f32`. The default, "
-                     "`auto`, is what lowkey computes with: `q8_0` for quantized matrices; others "
-                     "keep their type.",
-              .complete = "auto q8_0 f16 f32"},
-             {0, "adapters-only", NULL, "leave out the sidecar's bases and LESS networks", OPT_FLAG,
-              &a->adapters_only, 0, 0,
-              .man = "Leave out the sidecar's bases and LESS networks. The adapters were trained "
-                     "for a cache with them; with another cache the model may be worse than the "
-                     "original."},
+              OPT_TEXT, &a->sidecar, .complete = "*.gguf"},
+             {'o', "output", "FILE", "the model to write", OPT_TEXT, &a->out, .complete = "*.gguf"},
+             {0, "type", "NAME",
+              "type of the matrices that change: q8_0, f16, f32 or auto (default: q8_0 for "
+              "quantized ones, others keep their type)",
+              OPT_TEXT, &a->type, .complete = "auto q8_0 f16 f32"},
+             {0, "adapters-only", NULL,
+              "leave out the sidecar's bases and LESS networks; the adapters were trained for a "
+              "cache with them, so the result may be worse than the original model",
+              OPT_FLAG, &a->adapters_only},
          }},
     };
     int first;

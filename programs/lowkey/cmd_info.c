@@ -108,7 +108,7 @@ int cmd_info(const struct command *command, int argc, char **argv) {
     lk_model *model = NULL;
     int first;
     const struct opt_group groups[] = {
-        model_options(&args),
+        model_options(&args, MODEL_SHOWN),
         {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
     enum args_result result =

@@ -32,19 +32,19 @@ static enum args_result read_args(const struct command *command, int argc, char 
         {"What to inspect",
          {
              {'k', "kv", "RECIPE",
-              "preset, recipe or file (default " DEFAULT_RECIPE "; see 'lowkey recipes')",
+              "preset, recipe, or file with a recipe (default: the first preset tuned for the "
+              "model, or " DEFAULT_RECIPE ")",
               OPT_TEXTS, &a->kv},
-             {'f', "file", "FILE", "text; -: standard input (default: made-up sentences)", OPT_TEXT,
-              &a->file,
-              .man =
-                  "The text; `-` is standard input. Without it, made-up sentences are used; their "
-                  "errors say little about real texts."},
+             {'f', "file", "FILE",
+              "the text; -: standard input (default: made-up sentences, whose errors say little "
+              "about real texts)",
+              OPT_TEXT, &a->file},
              {'c', "ctx", "N", "tokens to evaluate (default: 2048, or all of the text)", OPT_INT,
               &a->ctx, 2, 1 << 24},
              {0, "layers", NULL, "show every level of every layer", OPT_FLAG, &a->layers},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ALONE),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);

@@ -23,25 +23,24 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to compare",
          {
-             {'f', "file", "FILE", "the text ('-': standard input)", OPT_TEXT, &a->file, 0, 0},
+             {'f', "file", "FILE", "the text; -: standard input", OPT_TEXT, &a->file},
              {'k', "kv", "RECIPE", "preset, recipe or file; may be repeated (default best-3)",
-              OPT_TEXTS, &a->kv, 0, 0},
-             {'c', "ctx", "N", "tokens per chunk (default 4096)", OPT_INT, &a->ctx, 4, 1 << 24},
-             {0, "chunks", "N", "chunks to evaluate (default: as many as the text has)", OPT_INT,
-              &a->chunks, 1, 1 << 24},
+              OPT_TEXTS, &a->kv},
+             {'c', "ctx", "N", "tokens of a chunk (default 4096)", OPT_INT, &a->ctx, 4, 1 << 24},
+             {0, "chunks", "N", "number of chunks (default: all of the text)", OPT_INT, &a->chunks,
+              1, 1 << 24},
              {0, "score", "N",
-              "predictions that are scored, at the end of a chunk (default: its second half)",
-              OPT_INT, &a->score, 1, 1 << 24},
+              "predictions to score at the end of a chunk (default: its second half)", OPT_INT,
+              &a->score, 1, 1 << 24},
              {0, "prompt", NULL,
-              "what precedes them is a prompt, computed once for all recipes: faster at long "
-              "contexts",
-              OPT_FLAG, &a->prompt, 0, 0},
+              "prefill the tokens before them once for all recipes: faster at long contexts",
+              OPT_FLAG, &a->prompt},
              {0, "step", "N",
-              "tokens per evaluation (default 32); 1 is as exact as decoding, and slow", OPT_INT,
-              &a->step, 1, LK_EVAL_MAX},
-             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
+              "tokens evaluated at a time (default 32); 1 is as exact as decoding, and slow",
+              OPT_INT, &a->step, 1, LK_EVAL_MAX},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ON_RANKS),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);

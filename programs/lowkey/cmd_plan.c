@@ -21,7 +21,7 @@ struct plan_args {
     int64_t ranks;
     const char *speed;         /* results of lowkey bench; NULL: no speed is planned */
     double latency, bandwidth; /* ms and Gbit/s between ranks */
-    bool stream, json, csv;
+    bool stream, json;
     bool presets;         /* no --kv is given */
     bool presets_omitted; /* presets that need a sidecar */
 };
@@ -55,41 +55,29 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {'k', "kv", "RECIPE",
               "preset, recipe or file; may be repeated (default: every preset)", OPT_TEXTS, &a->kv},
              {'c', "ctx", "N[,N...]", "context lengths in tokens (default: as trained)",
-              OPT_NUMBERS, &a->ctx, 1, MAX_TOKENS,
-              .man = "Context lengths in tokens, for example `4k,32k` (default: the length that "
-                     "the model was trained for)."},
+              OPT_NUMBERS, &a->ctx, 1, MAX_TOKENS},
              {0, "fit", "MIB", "find the largest context whose peak fits in MIB", OPT_INT, &a->fit,
               1, 1 << 24},
-             {0, "sessions", "N", "sessions that share the sidecar (default 1)", OPT_INT,
-              &a->sessions, 1, 1 << 20,
-              .man = "Sessions that share what they need of the sidecar (default 1). The column "
-                     "`total` is what their caches and the sidecar need together."},
-             {0, "ranks", "N", "processes that divide the cache: memory of each (default 1)",
-              OPT_INT, &a->ranks, 1, 1024,
-              .man =
-                  "Processes that divide the cache (default 1; `docs/cluster.md`). The memory is "
-                  "that of the one with the largest part. With `--stages`, a row for each "
-                  "stage: the memory of its ranks."},
-             {0, "speed", "FILE", "plan the speed too, from 'lowkey bench --json' in FILE",
-              OPT_TEXT, &a->speed,
-              .man = "Plan the speed of decoding too. FILE has the output of `lowkey bench --json` "
-                     "for these recipes at two or more depths, in one process on a machine of the "
-                     "kind that ranks will have.",
-              .complete = "*.json"},
-             {0, "latency", "MS", "of an exchange between ranks (default 0.05), with --speed",
-              OPT_REAL, &a->latency, 0, 1000,
-              .man = "Milliseconds of an exchange of a few bytes between all ranks (default 0.05), "
-                     "with `--speed`."},
-             {0, "bandwidth", "GBIT", "that a rank receives (default 10), with --speed", OPT_REAL,
-              &a->bandwidth, 0, 1e6,
-              .man = "Gigabits per second that a rank can receive (default 10; 0: not limited), "
-                     "with `--speed`."},
              {0, "stream", NULL, "plan for prefill through the compressed cache", OPT_FLAG,
               &a->stream},
+             {0, "sessions", "N", "number of sessions that share the sidecar (default 1)", OPT_INT,
+              &a->sessions, 1, 1 << 20},
+             {0, "ranks", "N",
+              "processes that divide the cache (default 1): the memory of the one that needs most",
+              OPT_INT, &a->ranks, 1, 1024},
+             {0, "speed", "FILE",
+              "plan the speed of decoding on the ranks too, from the output of 'lowkey bench "
+              "--json' for these recipes at two or more depths in one process",
+              OPT_TEXT, &a->speed, .complete = "*.json"},
+             {0, "latency", "MS",
+              "with --speed: milliseconds of a small exchange between all ranks (default 0.05)",
+              OPT_REAL, &a->latency, 0, 1000},
+             {0, "bandwidth", "GBIT",
+              "with --speed: Gbit/s that a rank can receive (default 10); 0: not limited", OPT_REAL,
+              &a->bandwidth, 0, 1e6},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
-             {0, "csv", NULL, "print CSV", OPT_FLAG, &a->csv},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_PLANNED),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -199,22 +187,6 @@ static void print_break_even(const struct plan_row *row, size_t n, const struct 
 }
 
 /* ---- output ---- */
-
-static int print_csv(const struct plan_row *row, size_t n, const struct plan_args *a) {
-    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
-    puts("kv,n_tok,sessions,cache_bytes,sidecar_bytes,derived_bytes,total_bytes,f16_bytes,"
-         "bits_per_value,bits_with_sidecar,stage");
-    for (size_t i = 0; i < n; i++) {
-        const lk_plan *p = &row[i].plan;
-        printf("\"%s\",%llu,%llu,%llu,%llu,%llu,%llu,%llu,%.4f,%.4f,%d\n", row[i].kv,
-               (unsigned long long)p->n_tok, (unsigned long long)sessions,
-               (unsigned long long)p->cache_bytes, (unsigned long long)p->sidecar_bytes,
-               (unsigned long long)p->derived_bytes, (unsigned long long)lk_plan_bytes(p, sessions),
-               (unsigned long long)p->f16_bytes, p->bits_per_value, bits_with_sidecar(p, sessions),
-               row[i].stage);
-    }
-    return STATUS_OK;
-}
 
 /* Add the planned speed to each plan of `list`. */
 static void add_speed_json(json_t *list, const struct plan_row *row, const struct plan_args *a) {
@@ -490,8 +462,8 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
     struct plan_row *row = NULL;
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
-    if (a.speed && (!a.kv.n || a.csv))
-        return print_error("--speed: give the recipes that were measured with --kv, and not --csv");
+    if (a.speed && !a.kv.n)
+        return print_error("--speed: give the recipes that were measured with --kv");
     if (a.fit && a.ctx.n) return print_error("--fit and --ctx cannot be used together");
     if (a.ranks == 0) a.ranks = a.model.stages ? a.model.stages : 1;
     bool given = a.kv.n > 0;
@@ -509,8 +481,6 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
         if (!status && a.speed) status = plan_speed(row, n, &a, stages.model[0]);
         if (!status && a.json)
             status = print_json(row, n, &a, &stages);
-        else if (!status && a.csv)
-            status = print_csv(row, n, &a);
         else if (!status)
             print_table(row, n, &a, &stages);
         if (!status && a.speed && !a.json) print_speed(row, n, &a);

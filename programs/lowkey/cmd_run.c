@@ -44,51 +44,31 @@ struct run {
 static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct run_args *a) {
     const struct opt_group groups[] = {
-        {"Prompt",
+        {"Prompt and answer",
          {
              {'p', "prompt", "TEXT", "the prompt (default: standard input)", OPT_TEXT, &a->prompt},
-             {'f', "file", "FILE", "file with the prompt", OPT_TEXT, &a->file,
-              .man = "File with the prompt; `-` is standard input."},
-             {0, "chat", NULL, "put the prompt into the model's chat template", OPT_FLAG, &a->chat,
-              .man = "Put the prompt into the model's chat template as a user message."},
+             {'f', "file", "FILE", "file with the prompt; -: standard input", OPT_TEXT, &a->file},
+             {0, "chat", NULL, "send the prompt as a user message, in the model's chat template",
+              OPT_FLAG, &a->chat},
              {0, "system", "TEXT", "system message, with --chat", OPT_TEXT, &a->system},
-             {0, "parse-special", NULL, "parse control tokens in the prompt", OPT_FLAG,
-              &a->parse_special,
-              .man = "Parse control tokens such as `<|im_start|>` in the prompt. By default, text "
-                     "that spells one is plain text. Not for texts from others: they could speak "
-                     "as any role."},
              {'n', "tokens", "N",
               "maximum number of tokens to generate (default 256); -1: no limit", OPT_INT, &a->n, 1,
-              1 << 24,
-              .man = "Maximum number of tokens to generate (default 256). -1: until the model ends "
-                     "the text or the context is full.",
-              .endless = true},
-         }},
-        model_options(&a->model),
-        session_options(&a->session),
-        sampler_options(&a->sampler),
-        {"Drafts", {draft_option(&a->draft)}, .shared = true},
-        {"Session",
-         {
-             {0, "session", "FILE", "continue from FILE if it exists, and save to it", OPT_TEXT,
-              &a->saved.path,
-              .man =
-                  "Save the session to FILE. If the file exists, the session continues from it, "
-                  "with its recipe, and the prompt is what comes next; with an empty prompt the "
-                  "answer continues. The session is saved when the answer ends or is interrupted, "
-                  "never during prefill. FILE is replaced in one step when the new one is "
-                  "complete; only its owner may read it. A file of another model, recipe or "
-                  "sidecar, "
-                  "or a damaged one, is rejected. The sampler also continues if its options are "
-                  "the "
-                  "same."},
-         }},
-        {"Output",
-         {
-             {0, "stats", NULL, "print speed and memory on stderr at the end", OPT_FLAG, &a->stats,
-              .man = "Print a table of speed and memory on standard error at the end."},
+              1 << 24, .endless = true},
+             {0, "session", "FILE",
+              "continue from FILE if it exists, and save to it when the answer ends; with an empty "
+              "prompt, the last answer continues",
+              OPT_TEXT, &a->saved.path},
+             {0, "stats", NULL, "print speed and memory on stderr at the end", OPT_FLAG, &a->stats},
              {0, "json", NULL, "print one JSON object instead of the text", OPT_FLAG, &a->json},
+             draft_option(&a->draft),
+             {0, "parse-special", NULL,
+              "parse control tokens such as <|im_end|> in the prompt; not for texts of others, who "
+              "could speak in any role",
+              OPT_FLAG, &a->parse_special},
          }},
+        session_options(&a->session),
+        model_options(&a->model, MODEL_ON_RANKS),
+        sampler_options(&a->sampler),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);

@@ -44,120 +44,108 @@ struct serve {
     struct notify notify;
 };
 
+static struct opt_group network_options(struct serve_args *a) {
+    return (struct opt_group){
+        "Network",
+        {
+            {0, "host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
+             OPT_TEXT, &a->host},
+            {0, "port", "N", "port (default 8080); 0: any free one", OPT_INT, &a->port, 0, 65535},
+            {0, "api-key-file", "FILE", "API keys, one per line (default: no key is required)",
+             OPT_TEXT, &a->key_file},
+            {0, "name", "NAME",
+             "name of the model in the API (default: from the file); if repeated, the others are "
+             "aliases",
+             OPT_TEXTS, &a->name},
+            {0, "strict-model", NULL, "refuse requests for a model of another name", OPT_FLAG,
+             &a->strict_model},
+            {0, "allow-origin", "ORIGIN",
+             "web origin that may use the API besides the server's own", OPT_TEXT, &a->origin},
+            {0, "allow-host", "NAME",
+             "host name that requests without a key may use besides localhost and IP addresses, "
+             "for example host.docker.internal; may be repeated",
+             OPT_TEXTS, &a->allow_host},
+            {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log},
+            {0, "parse-special", NULL,
+             "parse control tokens in prompts of /v1/completions, for clients that fill in the "
+             "middle",
+             OPT_FLAG, &a->parse_special},
+            {0, "sandbox", NULL,
+             "once the model is open, give up access to files outside of --session-dir, new "
+             "sockets, processes and most system calls (Linux)",
+             OPT_FLAG, &a->sandbox},
+            {0, "connections", "N", "maximum number of open connections (default 256)", OPT_INT,
+             &a->connections, 1, 4096},
+            {0, "connections-per-address", "N",
+             "maximum number of them from one address, except loopback (default 64)", OPT_INT,
+             &a->per_address, 1, 4096},
+            {0, "max-body", "MIB", "maximum size of a request body (default 8)", OPT_INT,
+             &a->max_body, 1, 1024},
+            {0, "request-memory", "MIB",
+             "maximum memory of the requests being processed, without caches (default 256)",
+             OPT_INT, &a->request_memory, 1, 1 << 20},
+        }};
+}
+
 static struct opt_group cache_options(struct serve_args *a) {
     return (struct opt_group){
         "Cache",
         {
-            {'k', "kv", "RECIPE", "cache recipe (default " DEFAULT_RECIPE "; see 'lowkey recipes')",
-             OPT_TEXTS, &a->kv, 0, 0},
-            {0, "allow-kv", "RECIPE", "recipe that requests may select besides --kv, or 'presets'",
-             OPT_TEXTS, &a->allow_kv, 0, 0,
-             .man = "Recipe that requests may select besides `--kv`; `presets` allows all "
-                    "presets. May be repeated."},
-            {'c', "ctx", "N", "max tokens of a session (default: the model's trained length)",
+            {'k', "kv", "RECIPE",
+             "preset, recipe, or file with a recipe (default: the first preset tuned for the "
+             "model, or " DEFAULT_RECIPE "; see 'lowkey recipes')",
+             OPT_TEXTS, &a->kv},
+            {0, "allow-kv", "RECIPE",
+             "recipe that requests may select besides --kv; presets: all presets; may be repeated",
+             OPT_TEXTS, &a->allow_kv},
+            {'c', "ctx", "N", "maximum number of tokens in a session (default: as trained)",
              OPT_INT, &a->ctx, 2, 1 << 24},
-            {0, "cache-limit", "MIB", "max memory of all caches (default: half of the free memory)",
-             OPT_INT, &a->cache_limit, 1, 1 << 24,
-             .man = "Limit for the caches of all sessions together (default: half of the memory "
-                    "that is free, in the system or within the limit of a control group). On "
-                    "several ranks it is the limit of each."},
-            {0, "ctx-checkpoints", "N", "max states that a session can go back to (default 64)",
-             OPT_INT, &a->checkpoints, 0, 1000,
-             .man = "How many earlier states a session keeps at most (default 64). A request whose "
-                    "conversation differs from the session's, because an answer was edited or is "
-                    "to be generated again, continues from the last state before the difference; "
-                    "without one it is prefilled from the start. A state takes the memory of the "
-                    "newest rows and, at the end of a prompt, of one row of logits."},
+            {0, "cache-limit", "MIB",
+             "limit for the caches of all sessions, on each rank (default: half of the free "
+             "memory)",
+             OPT_INT, &a->cache_limit, 1, 1 << 24},
+            {0, "ctx-checkpoints", "N",
+             "maximum number of earlier states that a session keeps, so that an edited "
+             "conversation continues from one instead of being prefilled again (default 64)",
+             OPT_INT, &a->checkpoints, 0, 1000},
             {0, "checkpoint-memory", "MIB",
-             "max memory of a session's states (default: 64 or more)", OPT_INT,
-             &a->checkpoint_memory, 1, 1 << 24,
-             .man = "How much memory the earlier states of a session may take (default: 64, or a "
-                    "quarter of an f16 cache of the whole context if that is more). If they need "
-                    "more, some are dropped, so that they get sparser with the distance from the "
-                    "end. 8 are kept in any case."},
+             "maximum memory of these states (default: 64, or a quarter of an f16 cache of the "
+             "context if that is more); 8 states are always kept",
+             OPT_INT, &a->checkpoint_memory, 1, 1 << 24},
+            {0, "session-dir", "DIR",
+             "folder where clients save sessions, and where the server stores them on its own, so "
+             "that conversations continue after a restart (default: no file is read or written)",
+             OPT_TEXT, &a->session_dir},
+            {0, "store-limit", "MIB",
+             "limit for what the server stores on its own (default 4096); 0: nothing", OPT_INT,
+             &a->store_limit, 0, 1 << 24},
         }};
 }
 
 static enum args_result read_args(const struct command *command, int argc, char **argv,
                                   struct serve_args *a) {
     const struct opt_group groups[] = {
-        {"Network",
-         {
-             {0, "host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
-              OPT_TEXT, &a->host, 0, 0},
-             {0, "port", "N", "port (default 8080); 0: any free one", OPT_INT, &a->port, 0, 65535},
-             {0, "api-key-file", "FILE", "API keys, one per line; without it no key is required",
-              OPT_TEXT, &a->key_file, 0, 0},
-             {0, "allow-origin", "ORIGIN",
-              "allowed web origin besides the server's own (default: none)", OPT_TEXT, &a->origin,
-              0, 0},
-             {0, "connections", "N", "max open connections (default 256)", OPT_INT, &a->connections,
-              1, 4096},
-             {0, "connections-per-address", "N",
-              "max of them from one address, except loopback (default 64)", OPT_INT,
-              &a->per_address, 1, 4096},
-             {0, "max-body", "MIB", "max size of a request body (default 8)", OPT_INT, &a->max_body,
-              1, 1024},
-             {0, "request-memory", "MIB",
-              "max memory of requests in work, without caches (default 256)", OPT_INT,
-              &a->request_memory, 1, 1 << 20},
-             {0, "allow-host", "NAME", "name that clients may use for this server without a key",
-              OPT_TEXTS, &a->allow_host, 0, 0,
-              .man = "Name in the `Host` of requests that need no key, besides IP addresses and "
-                     "localhost, e.g. `host.docker.internal`. May be repeated."},
-             {0, "name", "NAME", "name of the model in the API (default: its own name)", OPT_TEXTS,
-              &a->name, 0, 0,
-              .man = "Name of the model in the API (default: its own name). If repeated, the other "
-                     "names are aliases, which /v1/models lists too."},
-             {0, "strict-model", NULL, "refuse requests for a model with another name", OPT_FLAG,
-              &a->strict_model, 0, 0},
-             {0, "parse-special", NULL, "parse control tokens in prompts of /v1/completions",
-              OPT_FLAG, &a->parse_special,
-              .man = "Parse control tokens such as `<|fim_prefix|>` in the prompts of "
-                     "/v1/completions unless a request says otherwise: clients that fill in the "
-                     "middle need it. Messages of chats are always plain text."},
-             {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log, 0, 0},
-             {0, "sandbox", NULL, "give up all rights that serving does not need (Linux)", OPT_FLAG,
-              &a->sandbox, 0, 0,
-              .man = "Give up all rights that serving does not need, once the model is open: files "
-                     "outside the session directory, new sockets, processes and most "
-                     "administrative system calls. Requires Linux with Landlock or seccomp; prints "
-                     "which of them is active."},
-         }},
-        model_options(&a->model),
+        network_options(a),
         cache_options(a),
-        {"Disk",
+        model_options(&a->model, MODEL_ON_RANKS),
+        {"Answers",
          {
-             {0, "session-dir", "DIR",
-              "directory for sessions; without it no file is read or written", OPT_TEXT,
-              &a->session_dir, 0, 0,
-              .man = "Folder for sessions. Clients save and restore sessions there by name. The "
-                     "server also stores sessions on its own, so that conversations continue after "
-                     "a restart without another prefill. Without this option no file is read or "
-                     "written."},
-             {0, "store-limit", "MIB",
-              "max size of automatically stored sessions (default 4096); 0: none", OPT_INT,
-              &a->store_limit, 0, 1 << 24,
-              .man = "Limit for the sessions that the server stores there on its own (default "
-                     "4096); 0 stores none."},
-         }},
-        {"Work",
-         {
-             {0, "parallel", "N", "max answers of a client that run in parallel (default 8)",
-              OPT_INT, &a->parallel, 1, 64},
-             {0, "queue", "N", "max answers that wait (default 64)", OPT_INT, &a->queue, 1, 1024},
-             {0, "queue-time", "S", "max seconds in the queue (default 60)", OPT_REAL, &a->queue_s,
-              0, 86400},
-             {0, "time-limit", "S", "max seconds of work on an answer (default 600)", OPT_REAL,
+             {'n', "tokens", "N",
+              "maximum number of tokens of an answer (default: the rest of the context)", OPT_INT,
+              &a->n, 1, 1 << 24},
+             {0, "parallel", "N",
+              "maximum number of answers of a client at the same time (default 8)", OPT_INT,
+              &a->parallel, 1, 64},
+             {0, "queue", "N", "maximum number of answers that wait (default 64)", OPT_INT,
+              &a->queue, 1, 1024},
+             {0, "queue-time", "S", "maximum seconds in the queue (default 60)", OPT_REAL,
+              &a->queue_s, 0, 86400},
+             {0, "time-limit", "S", "maximum seconds of work on an answer (default 600)", OPT_REAL,
               &a->time_s, 0.001, 86400},
-             {'n', "tokens", "N", "max tokens of an answer (default: the rest of the context)",
-              OPT_INT, &a->n, 1, 1 << 24},
-             draft_option(&a->draft),
              {0, "slice", "MS",
-              "during prefill, other answers decode at least every MS (default 50)", OPT_REAL,
-              &a->slice_ms, 0, 60000,
-              .man = "During prefill of a prompt, decoding of other answers continues at least "
-                     "this often (default 50)."},
+              "while a prompt is prefilled, other answers decode at least every MS (default 50)",
+              OPT_REAL, &a->slice_ms, 0, 60000},
+             draft_option(&a->draft),
          }},
     };
     int first;

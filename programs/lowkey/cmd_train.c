@@ -13,43 +13,38 @@ enum { MAX_NUMBER = 1 << 20 };
 
 static struct opt_group less_options(struct train_args *a) {
     return (struct opt_group){
-        "Networks of LESS",
+        "Networks (less)",
         {
-            {0, "policy", "NAME", "h2o, lambda or tova (default h2o)", OPT_TEXT, &a->policy, 0, 0,
-             .man = "`h2o` (default): half heavy hitters and half recent rows; `lambda`: 4 sinks "
-                    "and a window; `tova`.",
-             .complete = "h2o lambda tova"},
             {0, "budget", "N[,N...]",
-             "rows that the policy keeps per KV head; several share the networks", OPT_NUMBERS,
+             "rows that the policy keeps per KV head; several are used in turn", OPT_NUMBERS,
              &a->budget, 1, MAX_NUMBER},
+            {0, "policy", "NAME",
+             "h2o (default): half heavy hitters, half recent rows; lambda: 4 sinks and a window; "
+             "tova",
+             OPT_TEXT, &a->policy, .complete = "h2o lambda tova"},
             {0, "prompt", "N[,N...]",
-             "tokens of a sequence that are prefilled (default 0); several are used in turn",
-             OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER,
-             .man = "Tokens at the start of a sequence that are a prompt: the policy evicts their "
-                    "rows all at once, as after a prefill, and not one by one. Several are used "
-                    "in turn, together with the budgets (default 0)."},
-            {0, "from", "SIDECAR", "fine-tune its networks, with their sizes", OPT_TEXT, &a->from,
-             0, 0, .complete = "*.gguf"},
-            {0, "features", "N", "features of a head, R (default 8)", OPT_INT, &a->features, 1, 64,
-             .man = "Features of a head, R in the paper (default 8)."},
-            {0, "hidden", "N", "hidden units of a network, R' (default 512)", OPT_INT, &a->hidden,
-             1, 4096,
-             .man = "Hidden values of a network, R' in the paper (default 512). With 32 or 64 the "
-                    "networks are small compared with a cache."},
-            {0, "share", "N", "networks per head (0, default), per group (1), or one for all (2)",
-             OPT_INT, &a->share, 0, 2,
-             .man = "0 (default): each query head has its own networks; 1: the query heads of a "
-                    "KV head share them; 2: all heads of a layer share them."},
-            {0, "plain", NULL, "as in the paper; --queries is ignored", OPT_FLAG, &a->plain, 0, 0,
-             .man = "Train as in the paper: no estimated scale of features, steps of two sequences "
-                    "with all their positions (`--queries` is ignored), sequences are not "
-                    "weighted, and the rate is halved after each quarter of the epochs."},
-            {0, "queries", "N", "query positions sampled per step (default 256)", OPT_INT,
-             &a->queries, 1, 1 << 16,
-             .man = "Positions of a sequence that a training step uses, different ones each time "
-                    "(default 256)."},
+             "tokens at the start of a sequence that are prefilled, so that their rows are evicted "
+             "all at once (default 0); several are used in turn",
+             OPT_NUMBERS, &a->prompt, 0, MAX_NUMBER},
+            {0, "features", "N", "features of a head, R in the paper (default 8)", OPT_INT,
+             &a->features, 1, 64},
+            {0, "hidden", "N",
+             "hidden units of a network, R' in the paper (default 512); 32 or 64 make the sidecar "
+             "small",
+             OPT_INT, &a->hidden, 1, 4096},
+            {0, "share", "N",
+             "0 (default): networks for each query head; 1: for each KV head; 2: for each layer",
+             OPT_INT, &a->share, 0, 2},
+            {0, "queries", "N", "query positions sampled in a step (default 256)", OPT_INT,
+             &a->queries, 1, 1 << 16},
             {0, "dropout", "X", "share of hidden units dropped in training (default 0.3)", OPT_REAL,
              &a->dropout, 0, 0.95},
+            {0, "from", "SIDECAR", "start from the networks of a sidecar", OPT_TEXT, &a->from,
+             .complete = "*.gguf"},
+            {0, "plain", NULL,
+             "as in the paper: no estimated scale of features, steps of two whole sequences, equal "
+             "weights of sequences, the rate is halved after each quarter of the epochs",
+             OPT_FLAG, &a->plain},
         }};
 }
 
@@ -57,25 +52,20 @@ static struct opt_group lora_options(struct train_args *a) {
     return (struct opt_group){
         "Adapters (lora)",
         {
-            {'k', "kv", "RECIPE", "the cache whose loss is to be recovered", OPT_TEXTS, &a->kv, 0,
-             0,
-             .man = "The recipe of the cache whose loss is to be recovered. Recipes with latents "
-                    "need `--sidecar`."},
-            {0, "rank", "N", "of the adapters (default 32)", OPT_INT, &a->rank, 1, 4096},
+            {'k', "kv", "RECIPE", "recipe of the cache whose loss is to be recovered", OPT_TEXTS,
+             &a->kv},
+            {0, "rank", "N", "rank of the adapters (default 32)", OPT_INT, &a->rank, 1, 4096},
             {0, "alpha", "X", "adapters are multiplied by alpha / rank (default 32)", OPT_REAL,
              &a->alpha, 1e-3, 1e5},
             {0, "batch", "N", "sequences of a step (default 1)", OPT_INT, &a->batch, 1, 4096},
-            {0, "layer-epochs", "N", "passes layer by layer, before those of --epochs (default 1)",
-             OPT_INT, &a->layer_epochs, 0, MAX_NUMBER,
-             .man = "Passes in which each layer's attention learns the output of full attention, "
-                    "from the full model's inputs (default 1). Those of `--epochs`, in which all "
-                    "layers together learn the full model's predictions, come afterwards and take "
-                    "two to three times as long."},
-            {0, "end-rate", "X", "the rate of --epochs (default: a fifth of --rate)", OPT_REAL,
-             &a->end_rate, 1e-7, 1,
-             .man = "Learning rate of the passes of `--epochs`, which continue from those of "
-                    "`--layer-epochs` (default: a fifth of `--rate`, or all of it after "
-                    "`--layer-epochs 0`)."},
+            {0, "layer-epochs", "N",
+             "epochs in which each layer's attention learns the output of full attention, before "
+             "those of --epochs (default 1)",
+             OPT_INT, &a->layer_epochs, 0, MAX_NUMBER},
+            {0, "end-rate", "X",
+             "learning rate of --epochs (default: a fifth of --rate, or --rate after "
+             "--layer-epochs 0)",
+             OPT_REAL, &a->end_rate, 1e-7, 1},
         }};
 }
 
@@ -84,57 +74,40 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to train",
          {
-             {'f', "file", "FILE", "a text; may be repeated ('-': standard input)", OPT_TEXTS,
-              &a->file, 0, 0,
-              .man =
-                  "A text; may be repeated (`-`: standard input). A form feed in it starts a new "
-                  "sequence."},
-             {0, "markup", NULL,
-              "parse <|...|> and the like in the texts as the model's special tokens", OPT_FLAG,
-              &a->markup, 0, 0},
+             {'f', "file", "FILE",
+              "a text; -: standard input; may be repeated; a form feed in it starts a new sequence",
+              OPT_TEXTS, &a->file},
              {'o', "output", "FILE",
-              "the sidecar; files next to it keep the state of an interrupted run", OPT_TEXT,
-              &a->output, 0, 0,
-              .man =
-                  "The sidecar. Files next to it, named like it with the endings `.examples` and "
-                  "`.layer-N` (less) or `.lora`, hold what is done so far and are removed at the "
-                  "end; `.examples` takes some gigabytes for many sequences. What the file of "
-                  "`--sidecar` has is copied, so that one sidecar has both."},
+              "the sidecar; other contents of --sidecar are copied to it; until the end, files of "
+              "the same name with .examples, .layer-N or .lora hold what is done",
+              OPT_TEXT, &a->output},
              {'c', "ctx", "N", "tokens of a sequence (default: less 1024, lora 512)", OPT_INT,
               &a->ctx, 16, 1 << 16},
-             {0, "sequences", "N", "sequences, in equal shares of the texts (default: 64, or all)",
-              OPT_INT, &a->sequences, 2, MAX_NUMBER,
-              .man = "Number of sequences: as many from each text, spread evenly over it (default "
-                     "64, or as many as the texts have)."},
+             {0, "sequences", "N",
+              "number of sequences, in equal shares of the texts (default: 64, or all)", OPT_INT,
+              &a->sequences, 2, MAX_NUMBER},
              {0, "layers", "N,N",
-              "only layers from the first to the last (default: all, then join them)", OPT_NUMBERS,
-              &a->layers, 0, MAX_NUMBER,
-              .man = "Only layers from the first to the last. `less` trains these and joins the "
-                     "results of all layers when it is run without this option. `lora` gives only "
-                     "these layers adapters."},
+              "train only the layers from the first to the last (default: all); less joins the "
+              "parts when it is run without this option",
+              OPT_NUMBERS, &a->layers, 0, MAX_NUMBER},
+             {0, "markup", NULL, "parse control tokens such as <|im_start|> in the texts", OPT_FLAG,
+              &a->markup},
          }},
         {"How to train",
          {
              {0, "epochs", "N", "passes over the sequences (default: less 40, lora 1)", OPT_INT,
-              &a->epochs, 0, MAX_NUMBER,
-              .man = "Passes over the sequences. `less` makes 40; in the second half of them, the "
-                     "learning rate is halved six times. `lora` makes 1 end to end, after those "
-                     "of `--layer-epochs`."},
-             {0, "rate", "X", "Adam's learning rate (default: less 0.001, lora 0.0002)", OPT_REAL,
+              &a->epochs, 0, MAX_NUMBER},
+             {0, "rate", "X", "learning rate (default: less 0.001, lora 0.0002)", OPT_REAL,
               &a->rate, 1e-7, 1},
-             {0, "valid", "X", "share of sequences to validate on (default: less 0.1, lora 0.05)",
-              OPT_REAL, &a->valid, 0.001, 0.9,
-              .man =
-                  "Share of the sequences used for validation (default: less 0.1, lora 0.05). "
-                  "`less` keeps the epoch that does best on them. `lora` measures at the start, "
-                  "after "
-                  "each tenth of the steps and between its two parts, and keeps the weights that "
-                  "do best."},
+             {0, "valid", "X",
+              "share of sequences for validation (default: less 0.1, lora 0.05); the best epoch or "
+              "step is kept",
+              OPT_REAL, &a->valid, 0.001, 0.9},
              {0, "seed", "N", "random seed (default 0)", OPT_INT, &a->seed, 0, 1 << 30},
          }},
         less_options(a),
         lora_options(a),
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ALONE),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }

@@ -4,7 +4,6 @@
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"
-#include "shell_quote.h"
 #include "text_file.h"
 #include "tune_output.h"
 #include "xalloc.h"
@@ -31,81 +30,75 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         {"What to tune",
          {
-             {0, "text", "FILE", "a text to tune on ('-': standard input); may be repeated",
-              OPT_TEXTS, &a->text, 0, 0,
-              .man = "A text to tune on (`-`: standard input). May be repeated: each text gets an "
-                     "equal share of the chunks. The last quarter of each is used for the check "
-                     "only, unless `--check-text` is given."},
-             {0, "check-text", "FILE", "the text to check on (default: parts of --text)", OPT_TEXT,
-              &a->check_text, 0, 0},
-             {0, "bits", "B", "size in bits per value, everything counted", OPT_REAL, &a->bits, 0.5,
-              16},
-             {0, "like", "RECIPE", "the size of this recipe", OPT_TEXT, &a->like, 0, 0,
+             {0, "text", "FILE",
+              "a text to tune on; -: standard input; may be repeated: each gets an equal share of "
+              "the chunks",
+              OPT_TEXTS, &a->text},
+             {0, "bits", "B", "the recipe's size in bits per value, everything counted", OPT_REAL,
+              &a->bits, 0.5, 16},
+             {0, "like", "RECIPE", "or the size of another recipe", OPT_TEXT, &a->like,
               .complete = "RECIPE"},
-             {0, "memory", "MIB", "size in MiB at -c tokens", OPT_INT, &a->memory, 1, 1 << 24},
-             {0, "max-kl", "X", "the smallest recipe with at most this KL", OPT_REAL, &a->max_kl,
+             {0, "memory", "MIB", "or the size in MiB at -c tokens", OPT_INT, &a->memory, 1,
+              1 << 24},
+             {0, "max-kl", "X", "or the smallest size with at most this KL", OPT_REAL, &a->max_kl,
               1e-6, 10},
              {'c', "ctx", "N", "tokens of a session whose size counts (default: --chunk)", OPT_INT,
               &a->ctx, 4, MAX_TOKENS},
-             {0, "speed", NULL, "only codecs that all CPUs read fast", OPT_FLAG, &a->speed, 0, 0,
-              .man = "Only codecs that all CPUs read fast: no trellis-coded levels. The recipe "
-                     "loses more in the same size. Useful from 4 bits on, and for CPUs without "
-                     "AVX-512."},
-             {'o', "output", "FILE", "write the recipe", OPT_TEXT, &a->output, 0, 0,
-              .man = "Write the recipe to a file, which `--kv` accepts. Its comments have the "
-                     "measured figures."},
-             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json, 0, 0},
+             {'o', "output", "FILE",
+              "write the recipe to FILE, with its figures as comments; --kv accepts it", OPT_TEXT,
+              &a->output},
+             {0, "speed", NULL,
+              "use only codecs that all CPUs decode fast (no trellis): useful from 4 bits on, and "
+              "for CPUs without AVX-512",
+              OPT_FLAG, &a->speed},
+             {0, "min-k-bits", "N",
+              "minimum number of bits of keys (default 2); keys of one bit may lose much in longer "
+              "contexts than those measured",
+              OPT_INT, &a->min_k_bits, 1, 8},
+             {0, "head-groups", "N",
+              "groups of neighboring KV heads of a layer that have their own bits (default 8); 1: "
+              "all have the same, and measuring takes less time",
+              OPT_INT, &a->head_groups, 1, 8},
+             {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
         {"How to measure",
          {
-             {0, "chunk", "N", "tokens per chunk (default 1024)", OPT_INT, &a->chunk, 4,
+             {0, "chunk", "N", "tokens of a chunk (default 1024)", OPT_INT, &a->chunk, 4,
               MAX_TOKENS},
+             {0, "chunks", "N", "number of chunks to tune on, spread over the texts (default 2)",
+              OPT_INT, &a->chunks, 1, 1 << 20},
              {0, "score", "N",
-              "predictions that are scored, at the end of a chunk (default: its second half)",
-              OPT_INT, &a->score, 1, MAX_TOKENS,
-              .man = "Predictions that are scored, at the end of a chunk (default: those of its "
-                     "second half). What precedes them is a prompt, which is computed once for "
-                     "many recipes: the way to tune at long contexts."},
-             {0, "chunks", "N", "chunks to tune on, spread over the texts (default 2)", OPT_INT,
-              &a->chunks, 1, 1 << 20},
-             {0, "check-chunks", "N", "chunks to check on (default 4)", OPT_INT, &a->check_chunks,
+              "predictions to score at the end of a chunk (default: its second half); the tokens "
+              "before them are prefilled once for many recipes",
+              OPT_INT, &a->score, 1, MAX_TOKENS},
+             {0, "check-text", "FILE",
+              "text for the table at the end (default: the last quarter of each --text)", OPT_TEXT,
+              &a->check_text},
+             {0, "check-chunks", "N", "number of its chunks (default 4)", OPT_INT, &a->check_chunks,
               1, 1 << 20},
-             {0, "head-groups", "N", "head groups of a layer (default 8); 1: heads have equal bits",
-              OPT_INT, &a->head_groups, 1, 8,
-              .man = "KV heads of a layer get their own bits, in up to this many groups of "
-                     "neighbors (default 8). With `1` all heads of a layer have the same bits, "
-                     "and measuring takes less time."},
-             {0, "min-k-bits", "N", "fewest bits of keys (default 2)", OPT_INT, &a->min_k_bits, 1,
-              8,
-              .man = "Fewest bits of keys, 1 to 6 or 8 (default 2). Keys of one bit may lose "
-                     "little in "
-                     "the chunks that are measured and much in a longer context, because their "
-                     "errors make queries attend more to all of them together."},
-             {0, "measure-bits", "N[,N...]", "bits to measure each group at (default 2)",
-              OPT_NUMBERS, &a->measure_bits, 1, 8,
-              .man =
-                  "Numbers of bits at which each side of each head group is measured, 1 to 6 or 8 "
-                  "(default `2`). The others are interpolated."},
-             {0, "no-prompt", NULL, "measure groups without an exact prompt, in twice the time",
-              OPT_FLAG, &a->no_prompt, 0, 0,
-              .man = "Measure head groups as recipes are measured, without an exact prompt. By "
-                     "default, the first half of a chunk is a prompt while one group at a time is "
-                     "measured: it is computed once for all groups, which takes half of the time."},
+             {'k', "kv", "RECIPE",
+              "recipe in that table, for comparison; may be repeated (default best-4, best-3, "
+              "best-2)",
+              OPT_TEXTS, &a->kv},
+             {0, "measure-bits", "N[,N...]",
+              "numbers of bits at which each head group is measured (default 2); others are "
+              "interpolated",
+              OPT_NUMBERS, &a->measure_bits, 1, 8},
+             {0, "no-prompt", NULL,
+              "measure head groups without an exact prompt, as recipes are measured; takes twice "
+              "the time",
+              OPT_FLAG, &a->no_prompt},
              {0, "rounds", "N", "rounds of measuring variants (default 2); 0: none", OPT_INT,
               &a->rounds, 0, 16},
-             {0, "measure-memory", "MIB", "for the caches measured at a time (default 768)",
-              OPT_INT, &a->measure_memory, 1, 1 << 24,
-              .man = "Memory for the caches that are measured at a time (default 768). With more "
-                     "of it, a prompt is computed for more recipes at once."},
-             {'k', "kv", "RECIPE", "compare with it (default best-4, best-3, best-2)", OPT_TEXTS,
-              &a->kv, 0, 0},
-             {0, "state", "FILE", "what is measured so far (default: OUTPUT.state)", OPT_TEXT,
-              &a->state, 0, 0,
-              .man = "File of all measurements (default: the output's name with `.state`). An "
-                     "interrupted run continues from it. Other sizes of the same model and text "
-                     "need few more measurements with the same state."},
+             {0, "measure-memory", "MIB",
+              "memory for caches that are measured at the same time (default 768)", OPT_INT,
+              &a->measure_memory, 1, 1 << 24},
+             {0, "state", "FILE",
+              "file of all measurements (default: OUTPUT.state); an interrupted run continues from "
+              "it, and other sizes need few more",
+              OPT_TEXT, &a->state},
          }},
-        model_options(&a->model),
+        model_options(&a->model, MODEL_ALONE),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);

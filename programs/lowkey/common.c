@@ -21,47 +21,48 @@ int print_lk_error(const lk_err *err) {
 
 /* ---- model ---- */
 
-struct opt_group model_options(struct model_args *args) {
-    return (struct opt_group){
-        "Model",
-        {
-            {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small one)", OPT_TEXT,
-             &args->model,
-             .man = "The GGUF model. Without this option, `$LOWKEY_MODEL` is used, or else the "
-                    "default model (see FILES).",
-             .complete = "*.gguf"},
-            {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
-             &args->threads, 1, 512},
-            {0, "weights", "KIND", "shipped (default), or f32: slow, no rounding", OPT_TEXT,
-             &args->weights,
-             .man = "`shipped` (default) uses the weights as the file stores them. `f32` "
-                    "dequantizes them when the model is loaded. This is slow, but activations are "
-                    "not rounded; their rounding hides the error of a cache when recipes are "
-                    "compared.",
-             .complete = "shipped f32"},
-            {0, "kernels", "NAME", "attention kernels (default: fastest for this CPU)", OPT_TEXT,
-             &args->kernels,
-             .man = "Attention kernels to use instead of the fastest that the CPU supports: "
-                    "`reference`, `avx2`, `avxvnni`, `avx512`, `avx512vbmi`, `amx` or `neon`. If "
-                    "the CPU does not support them, the error message lists the ones that it "
-                    "supports.",
-             .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"},
-            {0, "sidecar", "FILE", "sidecar from 'lowkey compress' or 'lowkey train'", OPT_TEXT,
-             &args->sidecar,
-             .man = "File that `lowkey compress` or `lowkey train` made for this model. Recipes "
-                    "with latents or `absorb less` need one. Adapters in it (`lowkey train lora`) "
-                    "are merged into the weights.",
-             .complete = "*.gguf"},
-            {0, "stages", "N", "divide layers over N stages of ranks (default 1)", OPT_INT,
-             &args->stages, 1, 64,
-             .man = "With several ranks (`docs/cluster.md`): divide the layers into N stages. The "
-                    "ranks of a stage have the weights and the cache of its layers only. N is a "
-                    "divisor of the number of ranks (default 1)."},
-            {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
-             &args->no_mmap},
-        },
-        .shared = true,
+struct opt_group model_options(struct model_args *args, enum model_use use) {
+    const struct opt given[] = {
+        {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)", OPT_TEXT,
+         &args->model, .complete = "*.gguf"},
+        {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
+         &args->threads, 1, 512},
+        {0, "sidecar", "FILE",
+         "file from 'lowkey compress' or 'lowkey train', for recipes that need one; its adapters "
+         "are merged into the weights",
+         OPT_TEXT, &args->sidecar, .complete = "*.gguf"},
+        {0, "weights", "KIND",
+         "shipped (default): as stored in the file; f32: dequantized and slow, but activations are "
+         "not rounded, so that small errors of a cache can be seen",
+         OPT_TEXT, &args->weights, .complete = "shipped f32"},
     };
+    const struct opt no_mmap = {0,        "no-mmap",
+                                NULL,     "read the model file instead of mapping it",
+                                OPT_FLAG, &args->no_mmap},
+                     kernels = {0,
+                                "kernels",
+                                "NAME",
+                                "attention kernels: reference, avx2, avxvnni, avx512, avx512vbmi, "
+                                "amx or neon (default: the fastest of this CPU)",
+                                OPT_TEXT,
+                                &args->kernels,
+                                .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"},
+                     stages = {0,
+                               "stages",
+                               "N",
+                               "divide the layers over N stages of ranks (default 1; see "
+                               "docs/cluster.md)",
+                               OPT_INT,
+                               &args->stages,
+                               1,
+                               64};
+    struct opt_group group = {"Model", {{0}}};
+    size_t n = sizeof given / sizeof given[0];
+    memcpy(group.opt, given, sizeof given);
+    if (use != MODEL_SHOWN) group.opt[n++] = no_mmap;
+    if (use != MODEL_PLANNED) group.opt[n++] = kernels;
+    if (use == MODEL_ON_RANKS || use == MODEL_PLANNED) group.opt[n++] = stages;
+    return group;
 }
 
 int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
@@ -223,26 +224,17 @@ struct opt_group session_options(struct session_args *args) {
         "Cache",
         {
             {'k', "kv", "RECIPE",
-             "preset, recipe or file (default " DEFAULT_RECIPE "; see 'lowkey recipes')", OPT_TEXTS,
-             &args->kv,
-             .man =
-                 "A preset, a recipe, or the name of a file that contains a recipe; see RECIPES. "
-                 "The default is the first preset that was tuned for the model (`lowkey info` "
-                 "lists them), or `" DEFAULT_RECIPE "`."},
-            {'c', "ctx", "N", "context length in tokens (default: as trained)", OPT_INT, &args->ctx,
-             1, 1 << 24,
-             .man = "Maximum number of tokens in the session (default: the context length that "
-                    "the model was trained for)."},
-            {0, "stream", NULL, "prefill through the compressed cache: less memory", OPT_FLAG,
-             &args->stream,
-             .man = "Prefill prompts through the compressed cache instead of exactly: less memory "
-                    "for very long prompts, slightly less fidelity."},
-            {0, "max-memory", "MIB", "limit for cache and scratch (default: free memory)", OPT_INT,
-             &args->max_memory, 1, 1 << 24,
-             .man = "Limit for cache and scratch memory together (default: the free memory of the "
-                    "system)."},
+             "preset, recipe, or file with a recipe (default: the first preset tuned for the "
+             "model, or " DEFAULT_RECIPE "; see 'lowkey recipes')",
+             OPT_TEXTS, &args->kv},
+            {'c', "ctx", "N", "maximum number of tokens in the session (default: as trained)",
+             OPT_INT, &args->ctx, 1, 1 << 24},
+            {0, "max-memory", "MIB", "limit for cache and scratch memory (default: free memory)",
+             OPT_INT, &args->max_memory, 1, 1 << 24},
+            {0, "stream", NULL,
+             "prefill through the compressed cache: less memory for long prompts, less exact",
+             OPT_FLAG, &args->stream},
         },
-        .shared = true,
     };
 }
 
@@ -294,34 +286,27 @@ struct opt_group sampler_options(struct sampler_args *args) {
     return (struct opt_group){
         "Sampling",
         {
-            {0, "temp", "T", "temperature (default 0.8); 0: greedy", OPT_REAL, &args->temperature,
-             0, 100, .man = "Temperature (default 0.8). 0 always chooses the most probable token."},
+            {0, "temp", "T", "temperature (default 0.8); 0: always the most probable token",
+             OPT_REAL, &args->temperature, 0, 100},
             {0, "greedy", NULL, "same as --temp 0", OPT_FLAG, &args->greedy},
-            {0, "top-k", "N", "top-k sampling (default 40); 0: off", OPT_INT, &args->top_k, 0,
-             10000000, .man = "Keep the N most probable tokens (default 40). 0 turns it off."},
-            {0, "top-p", "P", "top-p sampling (default 0.95); 1: off", OPT_REAL, &args->top_p, 0, 1,
-             .man = "Keep the most probable tokens whose probabilities sum to P (default 0.95). 1 "
-                    "turns it off."},
-            {0, "min-p", "P", "min-p sampling (default 0.05); 0: off", OPT_REAL, &args->min_p, 0, 1,
-             .man = "Keep tokens that are at least P times as probable as the best one (default "
-                    "0.05). 0 turns it off."},
-            {0, "repeat-penalty", "X", "penalty of repeated tokens (default 1: off)", OPT_REAL,
-             &args->repeat_penalty, 0.01, 100,
-             .man = "Make repeated tokens less probable: divide their logits by X. 1 (default) "
-                    "turns it off."},
-            {0, "repeat-last-n", "N", "last tokens that count as repeated (default 64)", OPT_INT,
-             &args->repeat_last_n, 0, 1 << 20,
-             .man = "How many of the last tokens count as repeated (default 64)."},
-            {0, "seed", "N", "random seed (default 0)", OPT_INT, &args->seed, 0, 4294967295.0,
-             .man = "Random seed (default 0). The same seed gives the same answer."},
-            {0, "ignore-eos", NULL, "never choose a token that ends the answer", OPT_FLAG,
-             &args->ignore_eos,
-             .man = "Never choose a token that ends the answer: it continues to its maximum "
-                    "length."},
+            {0, "seed", "N", "random seed (default 0)", OPT_INT, &args->seed, 0, 4294967295.0},
+            {0, "top-k", "N", "keep the N most probable tokens (default 40); 0: off", OPT_INT,
+             &args->top_k, 0, 10000000},
+            {0, "top-p", "P",
+             "keep the most probable tokens up to a total probability of P (default 0.95); 1: off",
+             OPT_REAL, &args->top_p, 0, 1},
+            {0, "min-p", "P",
+             "keep tokens at least P times as probable as the best one (default 0.05); 0: off",
+             OPT_REAL, &args->min_p, 0, 1},
+            {0, "repeat-penalty", "X", "divide the logits of repeated tokens by X (default 1: off)",
+             OPT_REAL, &args->repeat_penalty, 0.01, 100},
+            {0, "repeat-last-n", "N", "how many of the last tokens count as repeated (default 64)",
+             OPT_INT, &args->repeat_last_n, 0, 1 << 20},
             {0, "grammar-file", "FILE", "GBNF grammar that the answer must follow", OPT_TEXT,
              &args->grammar_file, .complete = "*.gbnf"},
+            {0, "ignore-eos", NULL, "never choose a token that ends the answer", OPT_FLAG,
+             &args->ignore_eos},
         },
-        .shared = true,
     };
 }
 

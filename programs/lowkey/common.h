@@ -30,7 +30,14 @@ struct model_args {
     bool header_only; /* not an option: set by commands that need no weights */
 };
 
-struct opt_group model_options(struct model_args *args);
+/* Which of the options have an effect. */
+enum model_use {
+    MODEL_ALONE,    /* run in this process */
+    MODEL_ON_RANKS, /* may run on several ranks */
+    MODEL_PLANNED,  /* memory is computed, nothing runs */
+    MODEL_SHOWN,    /* only described */
+};
+struct opt_group model_options(struct model_args *args, enum model_use use);
 
 /* The library's options, without a progress callback. */
 int model_opts_from_args(const struct model_args *args, lk_model_opts *out);

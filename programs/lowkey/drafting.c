@@ -11,19 +11,14 @@ static bool is_draft_off(const char *draft) { return !draft || strcmp(draft, "no
 bool is_draft_on(const char *draft) { return draft && strcmp(draft, "lookup") == 0; }
 
 struct opt draft_option(const char **draft) {
-    return (struct opt){
-        0,
-        "draft",
-        "WHAT",
-        "decode with drafts: lookup or none (default)",
-        OPT_TEXT,
-        draft,
-        .man =
-            "With `lookup`, what followed the last tokens when these occurred before in the text "
-            "is drafted, and evaluated in one pass: for answers that repeat parts of their "
-            "prompts. `none` (default): one token per step. Answers are the same, but for "
-            "rounding.",
-        .complete = "lookup none"};
+    return (struct opt){0,
+                        "draft",
+                        "WHAT",
+                        "lookup: draft what followed the last tokens earlier in the text, for "
+                        "answers that repeat parts of it; none (default)",
+                        OPT_TEXT,
+                        draft,
+                        .complete = "lookup none"};
 }
 
 int drafting_check(const char *draft) {

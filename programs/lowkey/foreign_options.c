@@ -93,7 +93,7 @@ static const struct foreign_option table[] = {
     {"--hellaswag --winogrande --multiple-choice", "use lm-eval (docs/python.md)"},
     {"--ppl-stride", "see 'lowkey help eval'"},
     {"-pg --n-prompt --n-gen --n-depth --progress -o --output-err",
-     "use -p N, -n N and -d N, with --json or --csv"},
+     "use -p N, -n N and -d N, with --json"},
 };
 
 /* True if the space-separated list contains name[0..len). */

@@ -2,7 +2,6 @@
  * and its operands. */
 #include "shell_completion.h"
 
-#include "command_table.h"
 #include "lowkey.h"
 
 #include <stdio.h>
@@ -135,12 +134,23 @@ static void print_bash_branch(const struct command *command, const struct opt_gr
     printf("--help'\n      ;;\n");
 }
 
-void print_bash_completion(void) {
+/* A command's option table points to variables of its own function, so it exists only while that
+ * function runs: `print` is called from there, in place of --help. */
+static void visit_options(const struct command *given, help_printer *print) {
+    struct command command = *given;
+    char name[32], option[] = "--help";
+    char *argv[] = {name, option, NULL};
+    snprintf(name, sizeof name, "%s", command.name);
+    command.print_help = print;
+    command.run(&command, 2, argv);
+}
+
+void print_bash_completion(const struct command *command, size_t n) {
     printf("%s", bash_head);
     print_presets();
     printf("%s", bash_middle);
-    visit_options(print_bash_branch);
+    for (size_t i = 0; i < n; i++) visit_options(&command[i], print_bash_branch);
     fputs("  esac\n}\n\n_lowkey_commands='", stdout);
-    for (size_t i = 0; i < N_COMMANDS; i++) printf("%s ", command_table[i].name);
+    for (size_t i = 0; i < n; i++) printf("%s ", command[i].name);
     fputs("help'\n\ncomplete -F _lowkey lowkey\n", stdout);
 }

@@ -2,7 +2,9 @@
 #ifndef LK_LOWKEY_SHELL_COMPLETION_H
 #define LK_LOWKEY_SHELL_COMPLETION_H
 
-/* Print the script to stdout. */
-void print_bash_completion(void);
+#include "args.h"
+
+/* Print the script for n commands to stdout. */
+void print_bash_completion(const struct command *command, size_t n);
 
 #endif
