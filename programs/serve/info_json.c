@@ -74,17 +74,18 @@ static const char *slot_state(const struct lk_slot_snapshot *s) {
 static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_server_opts *o) {
     json_t *levels = json_array();
     for (size_t i = 0; i < s->n_level; i++) json_array_append_new(levels, level_json(&s->level[i]));
-    return json_pack(
-        "{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:o}",
-        "id", s->id, "state", slot_state(s), "prefix", s->is_prefix, "kv",
-        lk_recipe_text(o->recipe[s->recipe]), "n_tok", (json_int_t)s->stats.n_tok, "n_prompt",
-        (json_int_t)s->n_prompt, "n_reused", (json_int_t)s->n_reused, "n_predicted",
-        (json_int_t)s->n_decoded, "tokens_per_second", s->tokens_per_second, "idle_seconds",
-        s->idle_s, "cache_bytes", (json_int_t)s->stats.cache_bytes, "checkpoint_bytes",
-        (json_int_t)s->stats.checkpoint_bytes, "shared_bytes", (json_int_t)s->stats.shared_bytes,
-        "f16_bytes", (json_int_t)s->stats.f16_bytes, "scratch_bytes",
-        (json_int_t)s->stats.scratch_bytes, "bits_per_value", s->stats.bits_per_value, "levels",
-        levels);
+    return json_pack("{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, "
+                     "s:I, s:f, s:o}",
+                     "id", s->id, "state", slot_state(s), "prefix", s->is_prefix, "kv",
+                     lk_recipe_text(o->recipe[s->recipe]), "n_tok", (json_int_t)s->stats.n_tok,
+                     "n_prompt", (json_int_t)s->n_prompt, "n_processed", (json_int_t)s->n_processed,
+                     "n_reused", (json_int_t)s->n_reused, "n_predicted", (json_int_t)s->n_decoded,
+                     "tokens_per_second", s->tokens_per_second, "idle_seconds", s->idle_s,
+                     "cache_bytes", (json_int_t)s->stats.cache_bytes, "checkpoint_bytes",
+                     (json_int_t)s->stats.checkpoint_bytes, "shared_bytes",
+                     (json_int_t)s->stats.shared_bytes, "f16_bytes", (json_int_t)s->stats.f16_bytes,
+                     "scratch_bytes", (json_int_t)s->stats.scratch_bytes, "bits_per_value",
+                     s->stats.bits_per_value, "levels", levels);
 }
 
 json_t *lk_slots_json(struct lk_server *server) {

@@ -459,6 +459,26 @@ static bool limit_logprobs(struct lk_prompt *p, const struct lk_request *request
     return true;
 }
 
+bool lk_request_has_parts(const struct lk_request *request, const struct lk_server_opts *opts,
+                          size_t n_tok) {
+    return n_tok > LK_FIRST_PART && request->reuse && !request->embed && !request->score &&
+           !lk_recipe_evicts(opts->recipe[request->recipe]);
+}
+
+/* The plan of a prompt's prefill: with two parts, the one that takes more memory. */
+static lk_status plan_prefill(const struct lk_request *request, const struct lk_server_opts *opts,
+                              size_t n_tok, lk_plan *out, lk_err *err) {
+    const lk_recipe *recipe = opts->recipe[request->recipe];
+    bool parts = lk_request_has_parts(request, opts, n_tok);
+    lk_session_opts first = {.n_ctx = LK_FIRST_PART},
+                    all = {.n_ctx = (int32_t)n_tok, .chunked_prefill = request->score || parts};
+    lk_plan plan = {0};
+    lk_status status = lk_plan_make(opts->model, recipe, &all, out, err);
+    if (!status && parts) status = lk_plan_make(opts->model, recipe, &first, &plan, err);
+    if (!status && plan.peak_bytes > out->peak_bytes) *out = plan;
+    return status;
+}
+
 /* Set the token limit of the answer and the memory for prompt and answer. The memory is the larger
  * of the peak during prefill and the total at the end. The weights are not counted. */
 static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
@@ -470,10 +490,9 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
     p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;
-    lk_session_opts prompt_only = {.n_ctx = (int32_t)p->n_tok, .chunked_prefill = request->score};
     bool fills = p->max_tokens > n_ctx - p->n_tok;
     lk_session_opts whole = {.n_ctx = (int32_t)(fills ? n_ctx : p->n_tok + p->max_tokens)};
-    if (lk_plan_make(opts->model, recipe, &prompt_only, &prefill, &err) ||
+    if (plan_prefill(request, opts, p->n_tok, &prefill, &err) ||
         lk_plan_make(opts->model, recipe, &whole, &end, &err))
         return lk_api_error_from_request(error, &err, NULL);
     p->n_bytes = prefill.peak_bytes - prefill.weight_bytes;

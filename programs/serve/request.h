@@ -21,6 +21,7 @@ enum {
     LK_PROMPT_MARKS = 2,
     LK_SERVE_PASS = 16, /* maximum number of tokens of an answer in a step: each has logits */
     LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
+    LK_FIRST_PART = 1024, /* tokens of a prompt that are prefilled exactly: lk_request_has_parts */
 };
 
 #define LK_NO_LIMIT SIZE_MAX
@@ -100,6 +101,14 @@ bool lk_request_reject(const struct lk_request *request, const char *name, doubl
  * lk_request_prepare. */
 bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
                                struct lk_api_error *error);
+
+/* Are prompts of n_tok tokens read in two parts? Its first LK_FIRST_PART tokens are prefilled
+ * exactly, all layers one after the other, and nothing of that can be kept before its end. The rest
+ * goes through the cache in chunks, as later turns do: when that is cut short, the session keeps
+ * its chunks. A prompt stays whole if it may not share its session, or if the recipe chooses the
+ * rows to keep by the end of the prompt. */
+bool lk_request_has_parts(const struct lk_request *request, const struct lk_server_opts *opts,
+                          size_t n_tok);
 
 /* Number of answers: prompts times choices; 1 for embeddings. */
 size_t lk_request_n_answer(const struct lk_request *request);

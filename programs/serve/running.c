@@ -89,6 +89,12 @@ static const double park_s = 0.1;
 /* When memory is short, the longest parked job is ended if it is parked for this time. */
 static const double end_parked_s = 10;
 
+/* Has the job used up its time? A stream's starts when its prompt was read. */
+static bool is_late(const struct lk_running *r, const struct lk_job *job) {
+    double start = job->completion->request.stream ? job->decode_time : job->start_time;
+    return lk_now() - start > r->opts->time_s;
+}
+
 static void park_job(struct lk_running *r, struct lk_job *job) {
     struct lk_job **last = &r->parked;
     unlink_job(r, job);
@@ -100,12 +106,11 @@ static void park_job(struct lk_running *r, struct lk_job *job) {
 }
 
 void lk_running_poll_parked(struct lk_running *r) {
-    double now = lk_now();
     for (struct lk_job *job = r->parked, *next; job; job = next) {
         next = job->next;
         if (lk_completion_is_over(job->completion)) {
             lk_running_fail_job(r, job, NULL);
-        } else if (now - job->start_time > r->opts->time_s) {
+        } else if (is_late(r, job)) {
             finish_job(r, job, "length", true);
         } else if (r->n < r->opts->n_parallel && lk_completion_has_room(job->completion)) {
             unlink_job(r, job);
@@ -202,7 +207,7 @@ static bool advance_job(struct lk_running *r, struct lk_job *job) {
         lk_running_fail_job(r, job, NULL);
         return false;
     }
-    if (lk_now() - job->start_time > r->opts->time_s || job->prompt->max_tokens == 0) {
+    if (is_late(r, job) || job->prompt->max_tokens == 0) {
         finish_job(r, job, "length", true);
         return false;
     }

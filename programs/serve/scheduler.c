@@ -6,6 +6,7 @@
 #include "serve/slot_prefill.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -104,8 +105,9 @@ struct lk_scheduler {
     struct lk_slots slots;
     struct lk_disk *disk; /* or NULL */
     struct lk_running running;
-    double last_step, last_snapshot; /* times */
-    uint64_t last_client;            /* of the job that was admitted last */
+    const struct lk_job *prefilled;                 /* the job that is prefilled now */
+    double last_step, last_snapshot, last_progress; /* times */
+    uint64_t last_client;                           /* of the job that was admitted last */
 };
 
 /* ---- snapshots ---- */
@@ -141,13 +143,27 @@ static bool decode_step(struct lk_scheduler *s) {
     return n_decoded > 0 || jobs_ended;
 }
 
+/* Log how far the prefill of a job is. */
+static void log_progress(const struct lk_scheduler *s, const struct lk_job *job, const char *what) {
+    char line[160];
+    if (!s->opts->log) return;
+    snprintf(line, sizeof line, "session %d: %s %zu of %zu prompt tokens after %.0f s",
+             job->slot->id, what, job->n_processed, job->n_tok, lk_now() - job->start_time);
+    s->opts->log(s->opts->user, line);
+}
+
 /* Between the chunks of a prefill. False if the prefill must be cancelled. */
 static bool on_prefill_chunk(void *user) {
+    const double log_s = 10;
     struct lk_scheduler *s = user;
     if (s->opts->beat) s->opts->beat(s->opts->user);
     if (s->disk) lk_disk_poll(s->disk);
     if (lk_now() - s->last_step >= s->opts->slice_s && s->running.n > 1) decode_step(s);
     update_snapshot(s, false);
+    if (lk_now() - s->last_progress > log_s) {
+        s->last_progress = lk_now();
+        log_progress(s, s->prefilled, "read");
+    }
     pthread_mutex_lock(&s->lock);
     bool closed = s->closed;
     pthread_mutex_unlock(&s->lock);
@@ -166,11 +182,14 @@ static void record_prefix_source(struct lk_scheduler *s, struct lk_job *job) {
     if (result->source == LK_PREFIX_NONE) s->metrics->store_misses++;
 }
 
-/* Fail a job during prefill. Its slot stays if the session holds any tokens. */
+/* Fail a job during prefill. Its slot stays if the session holds any tokens, so that the next try
+ * goes on from there. */
 static void fail_prefill(struct lk_scheduler *s, struct lk_job *job,
                          const struct lk_api_error *error) {
     struct lk_slot *slot = job->slot;
     bool empty = lk_session_n_tok(slot->session) == 0;
+    job->n_processed = lk_session_n_tok(slot->session);
+    log_progress(s, job, "the prefill was cut short and keeps");
     if (!empty) lk_slot_prefill_keep_partial(&s->slots, job);
     lk_running_fail_job(&s->running, job, error);
     if (empty) lk_slots_remove(&s->slots, slot);
@@ -180,12 +199,16 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_slot_prefill prefill = {
         .slots = &s->slots, .job = job, .on_chunk = on_prefill_chunk, .user = s};
     lk_err err = {0};
+    s->prefilled = job;
+    s->last_progress = lk_now();
     lk_status status = lk_slot_prefill_run(&prefill, &err);
     if (status) {
         struct lk_api_error error;
         if (prefill.timed_out)
             lk_api_error_set(&error, 503, "time_limit", NULL,
-                             "prefill of the prompt took more than %.0f seconds", s->opts->time_s);
+                             "prefill of the prompt took more than %.0f seconds; %zu of %zu "
+                             "tokens are kept for the next try",
+                             s->opts->time_s, lk_session_n_tok(job->slot->session), job->n_tok);
         else if (status == LK_E_CANCELLED) /* or the client disconnected and sees no error */
             lk_api_error_set_stopping(&error);
         else

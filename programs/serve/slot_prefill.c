@@ -79,21 +79,29 @@ static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t tot
     const double interval_s = 0.1;
     struct lk_job *job = p->job;
     double now = lk_now();
-    job->completion->percent = total ? (int)(100 * done / total) : 0;
+    /* An exact prefill has none of its tokens before the last layer is done. */
+    size_t n = lk_session_n_tok(job->slot->session);
+    if (n == 0 && total) n = (size_t)((double)p->n_target * ((double)done / (double)total));
+    job->n_processed = n;
+    job->completion->percent = (int)(100 * job->n_processed / job->n_tok);
     if (!job->completion->request.progress) return;
     if (now - p->last_progress < interval_s && done < total) return;
     p->last_progress = now;
     struct lk_event event = {.kind = LK_EVENT_PROGRESS, .job = job->index, .result = job->result};
     event.result.prompt_s = now - job->start_time;
-    if (total) event.n_processed = (size_t)((double)p->n_target * ((double)done / (double)total));
+    event.n_processed = job->n_processed;
     lk_completion_push(job->completion, &event);
 }
 
 static bool on_session_progress(void *user, uint64_t done, uint64_t total) {
     struct lk_slot_prefill *p = user;
     push_progress(p, done, total);
+    const struct lk_request *request = &p->job->completion->request;
     bool go_on = p->on_chunk(p->user);
-    p->timed_out = lk_now() - p->job->start_time > p->slots->opts->time_s;
+    bool may_end =
+        !request->stream && (!lk_request_has_parts(request, p->slots->opts, p->job->n_tok) ||
+                             lk_session_n_tok(p->job->slot->session) > 0);
+    p->timed_out = may_end && lk_now() - p->job->start_time > p->slots->opts->time_s;
     return go_on && !p->timed_out && !lk_completion_is_over(p->job->completion);
 }
 
@@ -137,16 +145,33 @@ static lk_status embed_prompts(struct lk_slot_prefill *p, lk_err *err) {
     return status;
 }
 
-/* Make the session hold the job's tokens, with checkpoints where later prompts may differ. */
-static lk_status sync_prompt(struct lk_job *job, size_t *n_reused, lk_err *err) {
-    const struct lk_prompt *p = job->prompt;
+/* Make the session hold the first n_tok of the job's tokens, with checkpoints where later prompts
+ * may differ. */
+static lk_status sync_part(struct lk_slot_prefill *p, size_t n_tok, size_t *n_reused, lk_err *err) {
+    const struct lk_job *job = p->job;
+    const struct lk_prompt *prompt = job->prompt;
     size_t mark[LK_PROMPT_MARKS], n_mark = 0;
     /* The job may have other tokens of the same text, but not of its end. */
-    for (size_t i = 0; i < p->n_mark; i++)
-        if (p->n_tok - p->mark[i] < job->n_tok)
-            mark[n_mark++] = job->n_tok - (p->n_tok - p->mark[i]);
-    return lk_session_sync_marked(job->slot->session, job->tok, job->n_tok, mark, n_mark, n_reused,
-                                  err);
+    for (size_t i = 0; i < prompt->n_mark; i++) {
+        size_t from_end = prompt->n_tok - prompt->mark[i];
+        if (from_end < job->n_tok && job->n_tok - from_end < n_tok)
+            mark[n_mark++] = job->n_tok - from_end;
+    }
+    p->n_target = n_tok;
+    return lk_session_sync_marked(job->slot->session, job->tok, n_tok, mark, n_mark, n_reused, err);
+}
+
+/* The same, in the parts of lk_request_has_parts if the session holds none of the tokens. */
+static lk_status sync_prompt(struct lk_slot_prefill *p, size_t n_tok, size_t *n_reused,
+                             lk_err *err) {
+    const struct lk_job *job = p->job;
+    lk_status status = LK_OK;
+    if (lk_request_has_parts(&job->completion->request, p->slots->opts, n_tok) &&
+        lk_session_reusable(job->slot->session, job->tok, n_tok) == 0) {
+        status = sync_part(p, LK_FIRST_PART, n_reused, err);
+        n_reused = NULL; /* the rest does not count as reused */
+    }
+    return status ? status : sync_part(p, n_tok, n_reused, err);
 }
 
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
@@ -157,14 +182,14 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     slot->progress = on_session_progress;
     slot->user = p;
     job->state = LK_JOB_PREFILL;
+    job->n_processed = 0;
     *n_reused = lk_session_n_tok(slot->session);
     if (job->n_prefix) {
-        p->n_target = job->n_prefix;
-        status = lk_session_sync(slot->session, job->tok, job->n_prefix, n_reused, err);
+        status = sync_prompt(p, job->n_prefix, n_reused, err);
         if (!status) shared_prefix_keep(p->slots, slot, job->tok, job->n_prefix);
         n_reused = NULL; /* the rest does not count as reused */
     }
-    if (!status) p->n_target = job->n_tok;
+    p->n_target = job->n_tok;
     if (!status && job->completion->request.embed) {
         *n_reused = 0;
         status = embed_prompts(p, err);
@@ -172,7 +197,7 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
         *n_reused = 0;
         status = score_prompt(p, err);
     } else if (!status) {
-        status = sync_prompt(job, n_reused, err);
+        status = sync_prompt(p, job->n_tok, n_reused, err);
     }
     slot->progress = NULL;
     job->decode_time = lk_now();

@@ -10,7 +10,8 @@ struct lk_slot_prefill {
     struct lk_job *job;           /* its slot and tokens are set */
     bool (*on_chunk)(void *user); /* called after every chunk; false cancels the prefill */
     void *user;
-    bool timed_out; /* output: the time limit of the job was exceeded */
+    bool timed_out; /* output: the time limit of the job was exceeded. A stream has none while its
+                       prompt is read, and a prompt in parts none before its first one is kept */
     /* Private. */
     size_t n_target;      /* the session will hold this many tokens after the current part */
     double last_progress; /* when the last progress event was pushed */

@@ -135,7 +135,11 @@ void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk
     slot->n_tok = lk_session_n_tok(slot->session);
     memcpy(slot->tok, lk_session_tokens(slot->session), slot->n_tok * sizeof *slot->tok);
     lk_tokens_to_marked_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
-    if (job && lk_job_continues_text(job, &slot->text)) continue_slot_tokens(slots, slot, job);
+    const struct lk_prompt *p = job ? job->prompt : NULL;
+    if (p && lk_tokens_common_prefix(slot->tok, slot->n_tok, p->tok, p->n_tok) == slot->n_tok)
+        lk_buf_free(&slot->text); /* its tokens match; its text may end within a word */
+    else if (job && lk_job_continues_text(job, &slot->text))
+        continue_slot_tokens(slots, slot, job);
 }
 
 /* ---- adding and removing ---- */
@@ -302,6 +306,7 @@ struct lk_slot_snapshot lk_slot_take_snapshot(struct lk_slot *slot, double now, 
     double decode_s = now - job->decode_time;
     snap.prefill = job->state != LK_JOB_DECODING;
     snap.n_prompt = job->n_tok;
+    snap.n_processed = snap.prefill ? job->n_processed : job->n_tok;
     snap.n_reused = job->result.n_reused;
     snap.n_decoded = job->result.n_decoded;
     if (!snap.prefill && decode_s > 0) snap.tokens_per_second = (double)snap.n_decoded / decode_s;

@@ -35,7 +35,7 @@ struct lk_slot_command {
 struct lk_slot_snapshot {
     int id;
     bool busy, prefill, loading, saving, is_prefix;
-    size_t recipe, n_prompt, n_reused, n_decoded;
+    size_t recipe, n_prompt, n_processed, n_reused, n_decoded; /* of a busy one */
     double tokens_per_second, idle_s;
     uint64_t rank_bytes;    /* held by this session alone, on this rank */
     lk_session_stats stats; /* of all ranks, like the levels */
