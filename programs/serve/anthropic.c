@@ -323,7 +323,7 @@ static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error
     }
     json_array_foreach(given, i,
                        message) if (!convert_message(messages, message, i, error)) return false;
-    return true;
+    return lk_convert_join_systems(messages, error);
 }
 
 /* Tools with a type other than "custom" run at Anthropic, or have a schema that only its own models

@@ -154,25 +154,42 @@ static bool is_system(const char *role) {
     return role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
 }
 
-/* The system prompt that a message with this role continues; borrowed; NULL: none. */
-static json_t *last_system(const json_t *messages, const char *role) {
-    size_t n = json_array_size(messages);
-    json_t *last = n ? json_array_get(messages, n - 1) : NULL;
-    return is_system(role) && is_system(json_string_value(json_object_get(last, "role"))) ? last
-                                                                                          : NULL;
-}
-
 bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
                         struct lk_api_error *error) {
-    json_t *content = detach_string(text), *system = last_system(messages, role);
+    json_t *content = detach_string(text);
     if (!content) return lk_convert_no_memory(error);
-    if (!system)
-        return lk_convert_append(messages,
-                                 json_pack("{s:s, s:o}", "role", role, "content", content), error);
-    json_t *joined = json_sprintf("%s\n\n%s", json_string_value(json_object_get(system, "content")),
-                                  json_string_value(content));
-    json_decref(content);
-    return json_object_set_new(system, "content", joined) == 0 || lk_convert_no_memory(error);
+    return lk_convert_append(messages, json_pack("{s:s, s:o}", "role", role, "content", content),
+                             error);
+}
+
+static bool is_system_message(const json_t *message) {
+    return is_system(json_string_value(json_object_get(message, "role")));
+}
+
+static void append_content(struct lk_buf *out, const json_t *message) {
+    const json_t *content = json_object_get(message, "content");
+    lk_buf_append(out, json_string_value(content), json_string_length(content));
+}
+
+bool lk_convert_join_systems(json_t *messages, struct lk_api_error *error) {
+    size_t n = json_array_size(messages);
+    json_t *out = json_array();
+    bool good = out != NULL;
+    for (size_t i = 0, end; good && i < n; i = end) {
+        json_t *first = json_array_get(messages, i);
+        struct lk_buf text = {0};
+        for (end = i + 1; end < n && is_system_message(first); end++) {
+            if (!is_system_message(json_array_get(messages, end))) break;
+            if (end == i + 1) append_content(&text, first);
+            lk_buf_append_str(&text, "\n\n");
+            append_content(&text, json_array_get(messages, end));
+        }
+        if (end > i + 1) good = json_object_set_new(first, "content", detach_string(&text)) == 0;
+        good = good && json_array_append(out, first) == 0;
+    }
+    good = good && json_array_clear(messages) == 0 && json_array_extend(messages, out) == 0;
+    json_decref(out);
+    return good || lk_convert_no_memory(error);
 }
 
 bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,

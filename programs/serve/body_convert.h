@@ -34,10 +34,13 @@ bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, s
 /* Append to an array; releases `item`. False: out of memory, or `item` is NULL for that reason. */
 bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error);
 
-/* Append a message to an array, and free the text. A system prompt that follows another one is
- * appended to that: most chat templates know only one, at the start. */
+/* Append a message to an array, and free the text. */
 bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
                         struct lk_api_error *error);
+
+/* Make one message of system prompts that follow each other: most chat templates know only one, at
+ * the start. For the end of a conversion, so that many prompts are copied once. */
+bool lk_convert_join_systems(json_t *messages, struct lk_api_error *error);
 
 /* Append a call to the last message, which becomes an assistant's if it is not. `arguments` is JSON
  * in a string, or the value itself. `field` names the call in errors. */

@@ -398,6 +398,7 @@ static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *e
         return lk_api_error_set(error, 400, "missing_field", "input",
                                 "'input' must be a string or an array of items");
     json_array_foreach(input, i, item) if (!convert_item(messages, item, i, error)) return false;
+    if (!lk_convert_join_systems(messages, error)) return false;
     if (json_array_size(messages) > 0) return true;
     return lk_convert_append(messages, json_pack("{s:s, s:s}", "role", "user", "content", ""),
                              error); /* nothing is left of the input */

@@ -63,6 +63,10 @@ def prompts_times_grammars(n_prompt, n, n_array):
         "type": "json_schema", "json_schema": {"name": "a", "schema": schema}}})
 
 
+def system_messages(n):
+    return dump({"input": [{"role": "developer", "content": "x" * 60}] * n, "max_output_tokens": 16})
+
+
 # ---- tokens and texts ----
 
 def token_list(n_bytes):

@@ -124,6 +124,12 @@ def _(server):
     return judge_costs(server, TEXT, bodies.prompts_times_grammars(4, 16, 120), 128, 5)
 
 
+@case("system messages", "20,000 of them: at most 64 MiB + 8 x body and 1 s")
+def _(server):
+    body = bodies.system_messages(20_000)
+    return judge_costs(server, "/v1/responses", body, 64 + 8 * len(body) / MIB, 1)
+
+
 @case("token list", "100,000 tokens: at most 16 MiB + 8 x body and 0.5 s")
 def _(server):
     body = bodies.token_list(200_000)
