@@ -18,8 +18,9 @@ static bool has_role(const json_t *message, const char *role) {
     return strcmp(get_text(message, "role"), role) == 0;
 }
 
+/* The text may have marks of own words. */
 static void set_text(json_t *object, const char *field, const char *text) {
-    json_object_set_new(object, field, json_string(text));
+    json_object_set_new(object, field, json_string_nocheck(text));
 }
 
 /* ---- calls ---- */
@@ -46,58 +47,139 @@ static void convert_arguments(json_t *function, bool as_string) {
     }
 }
 
-/* Calls as text after the content. */
-static void write_calls(json_t *message, json_t *calls, struct lk_buf *out) {
-    json_t *call;
+/* A value as Python writes it, with JSON's strings. */
+static void write_python(const json_t *value, struct lk_buf *out) {
+    const json_t *one;
+    const char *key;
+    json_t *member;
     size_t i;
-    lk_buf_append_str(out, get_text(message, "content"));
-    json_array_foreach(calls, i, call) {
-        json_t *function = function_of(call);
-        convert_arguments(function, false);
-        json_t *one = json_pack("{s:O?, s:O?}", "name", json_object_get(function, "name"),
-                                "arguments", json_object_get(function, "arguments"));
-        char *text = one ? json_dumps(one, 0) : NULL;
-        lk_buf_printf(out, "%s<tool_call>\n%s\n</tool_call>", out->len ? "\n" : "",
-                      text ? text : "");
+    if (json_is_boolean(value) || json_is_null(value)) {
+        lk_buf_append_str(out, json_is_null(value)   ? "None"
+                               : json_is_true(value) ? "True"
+                                                     : "False");
+    } else if (json_is_array(value)) {
+        lk_buf_append_str(out, "[");
+        json_array_foreach(value, i, one) {
+            if (i) lk_buf_append_str(out, ", ");
+            write_python(one, out);
+        }
+        lk_buf_append_str(out, "]");
+    } else if (json_is_object(value)) {
+        bool first = true;
+        lk_buf_append_str(out, "{");
+        json_object_foreach((json_t *)value, key, member) {
+            json_t *text = json_string(key);
+            if (!first) lk_buf_append_str(out, ", ");
+            first = false;
+            write_python(text, out);
+            json_decref(text);
+            lk_buf_append_str(out, ": ");
+            write_python(member, out);
+        }
+        lk_buf_append_str(out, "}");
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
         if (!text) out->failed = true;
+        lk_buf_append_str(out, text ? text : "");
         free(text);
-        json_decref(one);
     }
-    set_text(message, "content", lk_buf_cstr(out));
-    json_object_del(message, "tool_calls");
 }
 
-static bool fit_calls(json_t *message, const struct lk_chat_support *support) {
+/* f(a=1, b="x") */
+static void write_python_call(const json_t *function, struct lk_buf *out) {
+    json_t *arguments = json_object_get(function, "arguments"), *value;
+    const char *key;
+    bool first = true;
+    lk_buf_printf(out, "%s(", get_text(function, "name"));
+    json_object_foreach(arguments, key, value) {
+        lk_buf_printf(out, "%s%s=", first ? "" : ", ", key);
+        write_python(value, out);
+        first = false;
+    }
+    lk_buf_append_str(out, ")");
+}
+
+static void write_json_call(const json_t *function, struct lk_buf *out) {
+    json_t *one = json_pack("{s:O?, s:O?}", "name", json_object_get(function, "name"), "arguments",
+                            json_object_get(function, "arguments"));
+    char *text = one ? json_dumps(one, 0) : NULL;
+    if (!text) out->failed = true;
+    lk_buf_append_str(out, text ? text : "");
+    free(text);
+    json_decref(one);
+}
+
+#define OWN(word) "\xFF" word "\xFE"
+
+/* The forms of enum lk_calls_text. */
+static const struct calls_form {
+    const char *open, *close;             /* around all calls */
+    const char *before, *between, *after; /* each call */
+    void (*write)(const json_t *function, struct lk_buf *out);
+    bool has_results; /* the role "tool" is known */
+} calls_forms[] = {
+    [LK_CALLS_TAGGED] = {"", "", "<tool_call>\n", "\n", "\n</tool_call>", write_json_call, false},
+    [LK_CALLS_LFM] = {OWN("<|tool_call_start|>") "[", "]" OWN("<|tool_call_end|>"), "", ", ", "",
+                      write_python_call, true},
+    [LK_CALLS_GRANITE] = {OWN("<|tool_call|>") "[", "]", "", ", ", "", write_json_call, true},
+};
+
+/* Calls as text after the content. */
+static bool write_calls(json_t *message, const struct calls_form *form) {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
     struct lk_buf out = {0};
     size_t i;
-    if (json_array_size(calls) == 0) {
-        json_object_del(message, "tool_calls");
-        return true;
+    lk_buf_append_str(&out, get_text(message, "content"));
+    if (out.len && form->write != write_python_call) lk_buf_append_str(&out, "\n");
+    lk_buf_append_str(&out, form->open);
+    json_array_foreach(calls, i, call) {
+        json_t *function = function_of(call);
+        convert_arguments(function, false);
+        lk_buf_printf(&out, "%s%s", i ? form->between : "", form->before);
+        form->write(function, &out);
+        lk_buf_append_str(&out, form->after);
     }
-    if (support->calls) {
-        json_array_foreach(calls, i, call)
-            convert_arguments(function_of(call), support->string_arguments);
-        return true;
-    }
-    write_calls(message, calls, &out);
+    lk_buf_append_str(&out, form->close);
+    set_text(message, "content", lk_buf_cstr(&out));
+    json_object_del(message, "tool_calls");
     bool good = !out.failed;
     lk_buf_free(&out);
     return good;
 }
 
-/* Templates call thoughts reasoning_content or thinking. */
+static bool fit_calls(json_t *message, const struct lk_chat_support *support) {
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+    if (json_array_size(calls) == 0) {
+        json_object_del(message, "tool_calls");
+        return true;
+    }
+    if (!support->calls) return write_calls(message, &calls_forms[support->calls_text]);
+    if (*get_text(message, "content")) /* Cohere's name for the text before calls */
+        set_text(message, "tool_plan", get_text(message, "content"));
+    json_array_foreach(calls, i, call)
+        convert_arguments(function_of(call), support->string_arguments);
+    return true;
+}
+
+/* Templates call thoughts reasoning_content or thinking, or have them in the content. */
 static bool fit_thoughts(json_t *message, const struct lk_chat_support *support) {
     const char *thoughts = get_text(message, "reasoning_content"),
                *text = get_text(message, "content");
     struct lk_buf out = {0};
     if (!*thoughts) return true;
-    lk_buf_append_str(&out, thoughts);
-    if (support->joined_thoughts && *text && json_object_get(message, "tool_calls")) {
-        lk_buf_printf(&out, "\n\n%s", text);
-        set_text(message, "content", "");
+    if (support->inline_thoughts) {
+        lk_buf_printf(&out, "<think>\n%s\n</think>\n\n%s", thoughts, text);
+        set_text(message, "content", lk_buf_cstr(&out));
+        json_object_del(message, "reasoning_content");
+    } else {
+        lk_buf_append_str(&out, thoughts);
+        if (support->joined_thoughts && *text && json_object_get(message, "tool_calls")) {
+            lk_buf_printf(&out, "\n\n%s", text);
+            set_text(message, "content", "");
+        }
+        set_text(message, "thinking", lk_buf_cstr(&out));
     }
-    set_text(message, "thinking", lk_buf_cstr(&out));
     bool good = !out.failed;
     lk_buf_free(&out);
     return good;
@@ -182,19 +264,24 @@ static lk_status check_message(json_t *message, size_t i, lk_err *err) {
     return LK_OK;
 }
 
-lk_status lk_chat_messages_fit(json_t *messages, const json_t *tools,
-                               const struct lk_chat_support *support, lk_err *err) {
+static bool split_calls(json_t *messages);
+
+static lk_status fit_messages(json_t *messages, const json_t *tools,
+                              const struct lk_chat_support *support, lk_err *err) {
     json_t *message;
     size_t i;
-    bool good = true;
+    bool good = true, has_results = support->calls || calls_forms[support->calls_text].has_results;
     if (json_array_size(messages) == 0)
         return lk_fail(err, LK_E_ARG, "a conversation needs at least one message");
     json_array_foreach(messages, i, message) {
         lk_status status = check_message(message, i, err);
         if (status) return status;
+        if (i && has_role(message, "system") && !support->late_system)
+            set_text(message, "role", "user");
         if (!fit_calls(message, support) || !fit_thoughts(message, support)) good = false;
-        if (has_role(message, "tool") && !support->calls && !fit_result(message)) good = false;
+        if (has_role(message, "tool") && !has_results && !fit_result(message)) good = false;
     }
+    if (support->single_calls) split_calls(messages);
     if (good && json_array_size(tools) > 0 && !support->tools)
         good = describe_tools(messages, tools);
     if (good && !support->system) good = merge_system(messages);
@@ -202,6 +289,50 @@ lk_status lk_chat_messages_fit(json_t *messages, const json_t *tools,
 }
 
 /* ---- strict templates ---- */
+
+/* These rewrite messages that a template has refused. False: they change nothing. */
+
+/* Messages with several calls become messages with one, each followed by its result. */
+static bool split_calls(json_t *messages) {
+    json_t *out = json_array(), *message, *call, *result;
+    bool changed = false;
+    size_t n = json_array_size(messages), i, k, r;
+    for (i = 0; i < n; i++) {
+        message = json_array_get(messages, i);
+        json_t *calls = json_object_get(message, "tool_calls"), *results = json_array();
+        if (json_array_size(calls) < 2) json_array_append(out, message);
+        while (json_array_size(calls) > 1 && i + 1 < n &&
+               has_role(json_array_get(messages, i + 1), "tool"))
+            json_array_append(results, json_array_get(messages, ++i));
+        for (k = 0; k < json_array_size(calls) && json_array_size(calls) > 1; k++) {
+            json_t *single = json_copy(message);
+            call = json_array_get(calls, k);
+            json_object_set_new(single, "tool_calls", json_pack("[O]", call));
+            if (k > 0) {
+                set_text(single, "content", "");
+                json_object_del(single, "reasoning_content");
+                json_object_del(single, "thinking");
+            }
+            json_array_append_new(out, single);
+            changed = true;
+            json_array_foreach(results, r, result) {
+                const char *id = get_text(result, "tool_call_id");
+                if (*id && strcmp(id, get_text(call, "id")) != 0) continue;
+                json_array_append(out, result);
+                json_array_remove(results, r);
+                break;
+            }
+        }
+        json_array_extend(out, results);
+        json_decref(results);
+    }
+    if (changed) {
+        json_array_clear(messages);
+        json_array_extend(messages, out);
+    }
+    json_decref(out);
+    return changed;
+}
 
 static bool is_short_id(const char *id) {
     return strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") == 9 &&
@@ -218,6 +349,30 @@ static bool shorten_id(json_t *object, const char *field) {
     for (size_t i = 0; i < 9; i++, hash >>= 5) out[i] = letters[hash & 31];
     set_text(object, field, out);
     return true;
+}
+
+/* Ids of calls get 9 letters and digits. A call without one gets its number, and a result without
+ * one that of the next call without a result. */
+static bool fix_ids(json_t *messages) {
+    json_t *message, *call, *calls = NULL;
+    bool changed = false;
+    size_t i, k, n_call = 0, n_result = 0;
+    char id[32];
+    json_array_foreach(messages, i, message) {
+        json_t *own = json_object_get(message, "tool_calls");
+        if (own) calls = own, n_result = 0;
+        json_array_foreach(own, k, call) {
+            snprintf(id, sizeof id, "call%05zu", ++n_call % 100000);
+            if (!json_object_get(call, "id")) set_text(call, "id", id), changed = true;
+            changed |= shorten_id(call, "id");
+        }
+        if (!has_role(message, "tool")) continue;
+        const char *next = get_text(json_array_get(calls, n_result++), "id");
+        if (!json_object_get(message, "tool_call_id") && *next)
+            set_text(message, "tool_call_id", next), changed = true;
+        changed |= shorten_id(message, "tool_call_id");
+    }
+    return changed;
 }
 
 static bool is_plain(const json_t *message) {
@@ -246,18 +401,45 @@ static bool merge_neighbors(json_t *messages) {
     return changed;
 }
 
-bool lk_chat_messages_simplify(json_t *messages) {
-    json_t *message, *call;
-    bool changed = false;
-    size_t i, k;
-    json_array_foreach(messages, i, message) {
-        if (i && has_role(message, "system")) {
-            set_text(message, "role", "user");
-            changed = true;
-        }
-        changed |= shorten_id(message, "tool_call_id");
-        json_array_foreach(json_object_get(message, "tool_calls"), k, call) changed |=
-            shorten_id(call, "id");
+/* Only the first message is the system's, ids have one form, and roles alternate. */
+static bool fix_roles(json_t *messages) {
+    json_t *message;
+    bool changed = fix_ids(messages);
+    size_t i;
+    json_array_foreach(messages, i, message) if (i && has_role(message, "system")) {
+        set_text(message, "role", "user");
+        changed = true;
     }
     return merge_neighbors(messages) || changed;
+}
+
+/* Calls and results as text, and a question before the first answer. */
+static bool write_plainly(json_t *messages) {
+    json_t *message;
+    size_t i;
+    json_array_foreach(messages, i, message) {
+        if (json_object_get(message, "tool_calls"))
+            write_calls(message, &calls_forms[LK_CALLS_TAGGED]);
+        if (has_role(message, "tool")) fit_result(message);
+    }
+    i = has_role(json_array_get(messages, 0), "system");
+    if (!has_role(json_array_get(messages, i), "user"))
+        json_array_insert_new(messages, i, json_pack("{s:s, s:s}", "role", "user", "content", ""));
+    merge_neighbors(messages);
+    return true;
+}
+
+lk_status lk_chat_messages_render(const struct lk_chat_template *t, struct lk_chat_input *input,
+                                  lk_jinja_char **out, size_t *n_out, lk_err *err) {
+    static bool (*const steps[])(json_t * messages) = {split_calls, fix_roles, write_plainly};
+    const struct lk_chat_support support = lk_chat_template_support(t);
+    lk_err first = {0};
+    lk_status status = fit_messages((json_t *)input->messages, input->tools, &support, err);
+    if (status) return status;
+    if (!support.tools) input->tools = NULL;
+    status = lk_chat_template_render(t, input, out, n_out, &first);
+    for (size_t i = 0; status == LK_E_FORMAT && i < sizeof steps / sizeof *steps; i++)
+        if (steps[i]((json_t *)input->messages))
+            status = lk_chat_template_render(t, input, out, n_out, NULL);
+    return status ? lk_fail(err, first.code, "%s", first.msg) : LK_OK;
 }

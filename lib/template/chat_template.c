@@ -44,6 +44,22 @@ static int origin_of_field(const char *role, const char *field, bool is_last) {
     return strcmp(role, "tool") == 0 ? LK_FROM_RESULT : LK_FROM_DATA;
 }
 
+/* The text of a content, without the bytes around own words. */
+static struct lk_jinja_value make_content(struct lk_jinja_heap *heap, const char *text, size_t len,
+                                          int origin) {
+    lk_jinja_char *at = lk_jinja_alloc(heap, len * sizeof *at);
+    size_t n = 0;
+    bool own = false;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= LK_OWN_WORD_END)
+            own = c == LK_OWN_WORD;
+        else
+            at[n++] = (lk_jinja_char)((unsigned)(own ? LK_FROM_TEMPLATE : origin) << 8 | c);
+    }
+    return lk_jinja_string((struct lk_jinja_text){at, n});
+}
+
 static struct lk_jinja_value make_message(struct lk_jinja_heap *heap, const json_t *message,
                                           bool is_last) {
     const char *role = json_string_value(json_object_get(message, "role")), *field;
@@ -52,9 +68,13 @@ static struct lk_jinja_value make_message(struct lk_jinja_heap *heap, const json
     if (!role) role = "";
     json_object_foreach((json_t *)message, field, value) {
         int origin = origin_of_field(role, field, is_last);
-        bool own = strcmp(field, "role") == 0 && is_word(role);
+        const char *text = json_string_value(value);
+        bool own = strcmp(field, "role") == 0 && is_word(role),
+             marked = text && memchr(text, LK_OWN_WORD, json_string_length(value));
         set_variable(heap, out.dict, field,
-                     own ? own_text(heap, role) : lk_jinja_from_json(heap, value, origin));
+                     own      ? own_text(heap, role)
+                     : marked ? make_content(heap, text, json_string_length(value), origin)
+                              : lk_jinja_from_json(heap, value, origin));
     }
     return out;
 }
@@ -105,64 +125,125 @@ lk_status lk_chat_template_render(const struct lk_chat_template *t,
 
 /* ---- trying ---- */
 
-/* Which origins occur in a rendering of this conversation; 0 if it fails. *has_repr: a dict was
- * written as Python writes it. */
-static unsigned try(const struct lk_chat_template *t, const char *messages, const char *tools,
-                    bool *has_repr) {
-    static const char repr[] = "'probe_key'";
-    unsigned found = 0;
+/* A small conversation, rendered. */
+struct trial {
+    unsigned found; /* a bit for each origin that occurs; 0: it was refused */
+    char *text;     /* owned; NULL: it was refused */
+};
+
+static struct trial try(const struct lk_chat_template *t, const char *messages, const char *tools) {
+    struct trial out = {0};
     lk_jinja_char *text = NULL;
-    size_t n = 0, same = 0;
+    size_t n = 0;
     struct lk_chat_input input = {.messages = json_loads(messages, 0, NULL),
                                   .tools = tools ? json_loads(tools, 0, NULL) : NULL};
-    if (input.messages && !lk_chat_template_render(t, &input, &text, &n, NULL)) {
+    if (input.messages && !lk_chat_template_render(t, &input, &text, &n, NULL) &&
+        (out.text = calloc(n + 1, 1)))
         for (size_t i = 0; i < n; i++) {
-            found |= 1u << (text[i] >> 8);
-            same = (text[i] & 0xFF) == repr[same] ? same + 1 : (text[i] & 0xFF) == repr[0];
-            if (same == sizeof repr - 1) *has_repr = true, same = 0;
+            out.found |= 1u << (text[i] >> 8);
+            out.text[i] = (char)(text[i] & 0xFF);
         }
-    }
     free(text);
     json_decref((json_t *)input.messages);
     json_decref((json_t *)input.tools);
-    return found;
+    return out;
+}
+
+/* The origins of a conversation. *has: its text contains both words. */
+static unsigned try_words(const struct lk_chat_template *t, const char *messages, const char *tools,
+                          const char *a, const char *b, bool *has) {
+    struct trial trial = try(t, messages, tools);
+    *has = trial.text && strstr(trial.text, a) && strstr(trial.text, b);
+    free(trial.text);
+    return trial.found;
+}
+
+static unsigned try_word(const struct lk_chat_template *t, const char *messages, const char *tools,
+                         const char *word, bool *has) {
+    return try_words(t, messages, tools, word, word, has);
 }
 
 #define USER "{\"role\": \"user\", \"content\": \"question\"}"
-#define CALL(arguments) CALL_WITH("\"content\": \"\"", arguments)
-#define CALL_WITH(text, arguments)                                                                 \
+#define CALL_START(text, arguments) CALLS_START(text, arguments, "")
+#define CALLS_START(text, arguments, more)                                                         \
     "[" USER ", {\"role\": \"assistant\", " text ", \"tool_calls\": [{\"id\": "                    \
     "\"probe0123\", \"type\": \"function\", \"function\": {\"name\": \"probe_name\", "             \
-    "\"arguments\": " arguments "}}]}, {\"role\": \"tool\", \"tool_call_id\": \"probe0123\", "     \
-    "\"name\": \"probe_name\", \"content\": \"result\"}, {\"role\": \"assistant\", "               \
-    "\"content\": \"answer\"}, " USER "]"
+    "\"arguments\": " arguments "}}" more                                                          \
+    "]}, {\"role\": \"tool\", \"tool_call_id\": \"probe0123\", "                                   \
+    "\"name\": \"probe_name\", \"content\": \"result\"}"
+#define CALL_WITH(text, arguments)                                                                 \
+    CALL_START(text, arguments)                                                                    \
+    ", {\"role\": \"assistant\", \"content\": \"answer\"}, " USER "]"
+#define CALL(arguments) CALL_WITH("\"content\": \"\"", arguments)
+#define ARGUMENTS "{\"probe_value\": \"v\"}"
+#define THOUGHTS "\"reasoning_content\": \"probe_thoughts\", \"thinking\": \"probe_thoughts\""
 
-static struct lk_chat_support find_support(const struct lk_chat_template *t) {
+/* Does the template drop thoughts from the content of an earlier answer, and not know them as a
+ * field of the newest one? */
+static bool find_inline_thoughts(const struct lk_chat_template *t, const char *tools) {
+    static const char word[] = "probe_thoughts";
+    bool field = false, called = false, kept = true, answer = false;
+    try_word(t, "[" USER ", {\"role\": \"assistant\", \"content\": \"a\", " THOUGHTS "}]", NULL,
+             word, &field);
+    try_word(t, CALL_START("\"content\": \"\", " THOUGHTS, ARGUMENTS) "]", tools, word, &called);
+    static const char thought[] =
+        "[" USER ", {\"role\": \"assistant\", \"content\": "
+        "\"<think>\\nprobe_thoughts\\n</think>\\n\\nprobe_answer\"}, " USER "]";
+    try_word(t, thought, NULL, word, &kept);
+    try_word(t, thought, NULL, "probe_answer", &answer);
+    return !field && !called && !kept && answer;
+}
+
+static struct lk_chat_support find_support(const struct lk_chat_template *t, const char *text) {
     static const char tools[] =
         "[{\"type\": \"function\", \"function\": {\"name\": \"probe_name\", \"description\": "
-        "\"d\", \"parameters\": {\"type\": \"object\", \"properties\": {\"probe_key\": {\"type\": "
+        "\"d\", \"parameters\": {\"type\": \"object\", \"properties\": {\"probe_key\": "
+        "{\"type\": "
         "\"string\", \"description\": \"d\"}}, \"required\": [\"probe_key\"]}}}]";
     const unsigned called = 1u << LK_FROM_CALLS | 1u << LK_FROM_RESULT;
     struct lk_chat_support out = {0};
-    bool has_repr = false;
+    bool has_repr = false, has;
     unsigned found =
-        try(t, "[{\"role\": \"system\", \"content\": \"s\"}, " USER "]", NULL, &has_repr);
+        try_word(t, "[{\"role\": \"system\", \"content\": \"s\"}, " USER "]", NULL, "", &has);
     out.system = found >> LK_FROM_SYSTEM & 1;
-    found = try(t, "[" USER "]", tools, &has_repr);
+    found = try_words(t,
+                      "[{\"role\": \"system\", \"content\": \"probe_first\"}, " USER
+                      ", {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"system\", "
+                      "\"content\": \"probe_late\"}, " USER "]",
+                      NULL, "probe_first", "probe_late", &has);
+    out.late_system = has || found == 0;
+    found = try_word(t, "[" USER "]", tools, "", &has);
     out.tools = found >> LK_FROM_TOOLS & 1;
-    has_repr = false;
-    found = try(t, CALL("{\"probe_key\": \"v\"}"), out.tools ? tools : NULL, &has_repr);
+    const char *given = out.tools ? tools : NULL;
+    /* Tools have another key: a template may list them as Python writes dicts, but not calls. */
+    found = try_word(t, CALL(ARGUMENTS), given, "'probe_value'", &has_repr);
     out.calls = (found & called) == called && !has_repr;
     if (!out.calls) {
-        found =
-            try(t, CALL("\"{\\\"probe_key\\\": \\\"v\\\"}\""), out.tools ? tools : NULL, &has_repr);
+        found = try_word(t, CALL("\"{\\\"probe_value\\\": \\\"v\\\"}\""), given, "", &has);
         out.string_arguments = out.calls = (found & called) == called;
     }
     if (out.calls && !out.string_arguments)
-        out.joined_thoughts = try(t,
-                                  CALL_WITH("\"content\": \"text\", \"thinking\": \"thoughts\"",
-                                            "{\"probe_key\": \"v\"}"),
-                                  out.tools ? tools : NULL, &has_repr) == 0;
+        out.joined_thoughts = try_word(t,
+                                       CALL_WITH("\"content\": \"text\", \"thinking\": "
+                                                 "\"thoughts\"",
+                                                 ARGUMENTS),
+                                       given, "", &has) == 0;
+    if (out.calls && !out.string_arguments)
+        out.single_calls =
+            try_word(t,
+                     CALLS_START(
+                         "\"content\": \"\"", ARGUMENTS,
+                         ", {\"id\": \"probe4567\", \"type\": \"function\", \"function\": "
+                         "{\"name\": \"probe_second\", \"arguments\": " ARGUMENTS
+                         "}}") ", {\"role\": \"tool\", \"tool_call_id\": \"probe4567\", \"name\": "
+                               "\"probe_second\", \"content\": \"result\"}, " USER "]",
+                     given, "probe_second", &has) != 0 &&
+            !has;
+    out.inline_thoughts = find_inline_thoughts(t, given);
+    if (strstr(text, "List of tools: "))
+        out.calls_text = LK_CALLS_LFM;
+    else if (strstr(text, "<|tool_call|> followed by a JSON list"))
+        out.calls_text = LK_CALLS_GRANITE;
     return out;
 }
 
@@ -191,7 +272,7 @@ lk_status lk_chat_template_new(struct lk_chat_template **out, const struct lk_ch
         lk_chat_template_free(t);
         return status;
     }
-    t->support = find_support(t);
+    t->support = find_support(t, texts->template);
     *out = t;
     return LK_OK;
 }

@@ -17,11 +17,24 @@ enum lk_chat_origin {
 /* What a template takes, found by rendering small conversations. */
 struct lk_chat_support {
     bool system;           /* writes system messages */
+    bool late_system;      /* also a second one later, next to the first, or refuses it */
     bool tools;            /* writes definitions of tools */
     bool calls;            /* writes tool calls and their results */
+    bool single_calls;     /* writes only the first call of a message */
     bool string_arguments; /* the arguments of calls must be JSON in a string */
     bool joined_thoughts;  /* refuses thoughts next to a content in a message with calls */
+    bool inline_thoughts;  /* knows thoughts only as <think> ... </think> in a content */
+    /* If it does not write calls: the form in which its model has them in a content. */
+    enum lk_calls_text {
+        LK_CALLS_TAGGED, /* of any model: <tool_call> JSON </tool_call>, results of the user */
+        LK_CALLS_LFM,    /* <|tool_call_start|>[f(a=1)]<|tool_call_end|>, results of "tool" */
+        LK_CALLS_GRANITE /* <|tool_call|>[JSON], results of "tool" */
+    } calls_text;
 };
+
+/* Words in a content that count as the template's, so that they may be control tokens: they stand
+ * between these bytes, which no text of a client has (they are not UTF-8). */
+enum { LK_OWN_WORD = 0xFF, LK_OWN_WORD_END = 0xFE };
 
 struct lk_chat_template;
 

@@ -72,7 +72,7 @@ static lk_status render(const struct lk_vocab *vocab, const struct lk_chat_templ
     struct lk_chat_input input = {c->messages, c->tools, c->variables, c->reply};
     lk_jinja_char *text = NULL;
     size_t n = 0, end = 0;
-    lk_status status = lk_chat_template_render(t, &input, &text, &n, err);
+    lk_status status = lk_chat_messages_render(t, &input, &text, &n, err);
     if (status) return status;
     for (size_t i = 0; i < n; i++)
         if (text[i] >> 8 == LK_FROM_LAST) end = i + 1;
@@ -110,30 +110,17 @@ static lk_status format_conversation(const struct lk_vocab *vocab, struct conver
                                      char **text, lk_err *err) {
     const struct lk_chat_template *t = NULL;
     struct lk_buf out = {.max = INT32_MAX / 2};
-    lk_err first = {0};
     if (json_array_size(c->tools) == 0) {
         json_decref(c->tools);
         c->tools = NULL;
     }
     lk_status status = lk_vocab_chat_template(vocab, &t, err);
-    if (status) return status;
-    const struct lk_chat_support support = lk_chat_template_support(t);
-    if (c->continue_last) status = prepare_last(c, err);
-    if (!status) status = lk_chat_messages_fit(c->messages, c->tools, &support, err);
-    if (status) return status;
-    if (!support.tools) {
-        json_decref(c->tools);
-        c->tools = NULL;
-    }
+    if (!status && c->continue_last) status = prepare_last(c, err);
     lk_buf_append(&out, "", 0);
-    status = render(vocab, t, c, &out, &first);
-    if (status == LK_E_FORMAT && lk_chat_messages_simplify(c->messages)) {
-        lk_buf_clear(&out);
-        status = render(vocab, t, c, &out, &first);
-    }
+    if (!status) status = render(vocab, t, c, &out, err);
     if (!status && !out.failed && (*text = lk_buf_detach(&out))) return LK_OK;
     lk_buf_free(&out);
-    return !status ? no_memory(err) : lk_fail(err, status, "%s", first.msg);
+    return status ? status : no_memory(err);
 }
 
 /* ---- interface ---- */
@@ -258,7 +245,8 @@ lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words
     if (!status) status = lk_vocab_chat_format_json(vocab, &called, &all, err);
     if (!status) {
         *words = (lk_call_words){.before = ""};
-        if (!lk_chat_template_support(t).calls)
+        const struct lk_chat_support support = lk_chat_template_support(t);
+        if (!support.calls && support.calls_text == LK_CALLS_TAGGED)
             *words = tags;
         else if (!find_call(all + count_common(before, all), words))
             *words = (lk_call_words){.before = ""}; /* the call alone */

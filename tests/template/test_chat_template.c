@@ -1,6 +1,7 @@
 /* Chat templates: the language, its limits, conversations with tools, and that nothing but the
  * template makes control tokens. */
 #include "lowkey_serve.h"
+#include "template/chat_messages.h"
 #include "template/jinja.h"
 #include "test.h"
 #include "tiny_gguf.h"
@@ -626,6 +627,116 @@ static void strangers_make_no_control_tokens(void **state) {
     }
 }
 
+/* ---- what a template has no place for ---- */
+
+/* Calls are written as f{...}, messages as role:content; */
+#define MESSAGE "{{ m.role }}:{{ m.content }};"
+#define CALLS                                                                                      \
+    "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% "       \
+    "endfor %}"
+#define EACH(text) "{% for m in messages %}" text "{% endfor %}"
+#define CALL(id, value)                                                                            \
+    "{'id': '" id "', 'type': 'function', 'function': {'name': 'f', 'arguments': '{`a`: " value    \
+    "}'}}"
+#define RESULT(id) "{'role': 'tool', 'tool_call_id': '" id "', 'content': 'r" id "'}"
+#define ASK "{'role': 'user', 'content': 'q'}"
+#define TWO_CALLS                                                                                  \
+    "[" ASK ", {'role': 'assistant', 'content': 't', 'tool_calls': [" CALL("1", "1") ", " CALL(    \
+        "2", "2") "]}, " RESULT("2") ", " RESULT("1") "]"
+
+static const struct {
+    const char *template, *messages, *tools, *want;
+} rewritten[] = {
+    /* Several calls, where a template takes one, or writes only the first. */
+    {EACH(
+         "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}" MESSAGE CALLS),
+     TWO_CALLS, NULL, "user:q;assistant:t;f{\"a\": 1}tool:r1;assistant:;f{\"a\": 2}tool:r2;"},
+    {EACH(MESSAGE "{% if m.tool_calls %}{% set c = m.tool_calls[0] %}{{ c.function.name }}"
+                  "{{ c.function.arguments | tojson }}{% endif %}"),
+     TWO_CALLS, NULL, "user:q;assistant:t;f{\"a\": 1}tool:r1;assistant:;f{\"a\": 2}tool:r2;"},
+    /* Tools that are listed as Python writes dicts say nothing about arguments. */
+    {"{% for t in tools %}{{ t.function.name }}{{ t.function.parameters }}{% endfor %}" EACH(
+         MESSAGE CALLS),
+     TWO_CALLS, "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'a': 1}}}]",
+     "f{'a': 1}user:q;assistant:t;f{\"a\": 1}f{\"a\": 2}tool:r2;tool:r1;"},
+    /* Models whose templates do not write calls have forms of their own. */
+    {"List of tools: {{ tools }}" EACH(MESSAGE), TWO_CALLS, "[{'name': 'f'}]",
+     "List of tools: [{'name': 'f'}]user:q;assistant:t<|tool_call_start|>[f(a=1), f(a=2)]"
+     "<|tool_call_end|>;tool:r2;tool:r1;"},
+    {"{# <|tool_call|> followed by a JSON list #}" EACH(MESSAGE), TWO_CALLS, NULL,
+     "user:q;assistant:t\n<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": "
+     "\"f\", "
+     "\"arguments\": {\"a\": 2}}];tool:r2;tool:r1;"},
+    /* A later system message that would be lost, or replace the first one. */
+    {EACH("{% if m.role != 'system' or loop.first %}" MESSAGE "{% endif %}"),
+     "[{'role': 'system', 'content': 's'}, " ASK ", {'role': 'system', 'content': 'late'}]", NULL,
+     "system:s;user:q;user:late;"},
+    /* Thoughts that the template knows only in contents. */
+    {EACH("{{ m.role }}:{% if '</think>' in m.content and not loop.last %}"
+          "{{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %};"),
+     "[" ASK ", {'role': 'assistant', 'content': 't', 'reasoning_content': 'h'}, " ASK
+     ", {'role': 'assistant', 'content': 't', 'reasoning_content': 'h'}]",
+     NULL, "user:q;assistant:t;user:q;assistant:<think>\nh\n</think>\n\nt;"},
+    /* A call without a result, which the template insists on. */
+    {EACH("{% if m.tool_calls and loop.last %}{{ raise_exception('no result') }}{% endif %}" MESSAGE
+              CALLS),
+     "[{'role': 'assistant', 'content': null, 'tool_calls': [" CALL("1", "1") "]}]", NULL,
+     "user:;assistant:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>;"},
+    /* Roles that do not alternate, ids that are missing. */
+    {EACH("{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}"
+          "{% endif %}" MESSAGE),
+     "[{'role': 'assistant', 'content': 'hello'}, " ASK ", " ASK "]", NULL,
+     "user:;assistant:hello;user:q\n\nq;"},
+    {EACH("{% if m.tool_calls and m.tool_calls[0].id | length != 9 %}{{ raise_exception('id') }}"
+          "{% endif %}" MESSAGE CALLS "{{ m.tool_call_id }}"),
+     "[" ASK
+     ", {'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}]}, "
+     "{'role': 'tool', 'content': 'r'}]",
+     NULL, "user:q;assistant:;f{}tool:r;call00001"},
+};
+
+/* Texts have single quotes instead of double ones, and ` for quotes within strings. */
+static json_t *parse_quoted(const char *text) {
+    struct lk_buf out = {0};
+    for (const char *c = text ? text : "null"; *c; c++) {
+        if (*c == '`')
+            lk_buf_append_str(&out, "\\\"");
+        else
+            lk_buf_append(&out, *c == '\'' ? "\"" : c, 1);
+    }
+    json_t *json = json_loads(lk_buf_cstr(&out), JSON_DECODE_ANY, NULL);
+    lk_buf_free(&out);
+    return json;
+}
+
+static void conversations_are_rewritten(void **state) {
+    for (size_t i = 0; i < sizeof rewritten / sizeof *rewritten; i++) {
+        struct lk_chat_template *t = NULL;
+        const struct lk_chat_texts texts = {rewritten[i].template, NULL, "", ""};
+        lk_err err = {0};
+        lk_jinja_char *out = NULL;
+        size_t n = 0;
+        json_t *messages = parse_quoted(rewritten[i].messages),
+               *tools = parse_quoted(rewritten[i].tools);
+        struct lk_chat_input input = {.messages = messages,
+                                      .tools = json_is_array(tools) ? tools : NULL};
+        assert_non_null(messages);
+        assert_int_equal(lk_chat_template_new(&t, &texts, &err), LK_OK);
+        if (lk_chat_messages_render(t, &input, &out, &n, &err)) fail_msg("%zu: %s", i, err.msg);
+        char *text = calloc(n + 1, 1);
+        for (size_t k = 0; k < n; k++) text[k] = (char)(out[k] & 0xFF);
+        if (strcmp(text, rewritten[i].want) != 0) fail_msg("%zu: %s", i, text);
+        /* Only own words may become control tokens. */
+        for (size_t k = 0; k < n; k++)
+            if (text[k] == '|') assert_int_equal(out[k] >> 8, LK_FROM_TEMPLATE);
+        free(text);
+        free(out);
+        json_decref(messages);
+        json_decref(tools);
+        lk_chat_template_free(t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(language_is_that_of_jinja),
@@ -637,6 +748,7 @@ int main(void) {
         cmocka_unit_test(words_do_not_start_within_the_prompt_s),
         cmocka_unit_test(thoughts_and_calls_go_through_the_template),
         cmocka_unit_test(last_message_is_continued),
+        cmocka_unit_test(conversations_are_rewritten),
         cmocka_unit_test(strangers_make_no_control_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
