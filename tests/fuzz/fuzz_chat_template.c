@@ -1,7 +1,7 @@
 /* Fuzz target: a chat template, a zero byte, and a conversation as JSON: a list of messages. Any
  * template ends within the bounds of memory and time, with an error of one line or an output that
  * is the same the next time. */
-#include "template/chat_template.h"
+#include "template/chat_messages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +57,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             messages = json_loads(plain, 0, NULL);
         }
         check_rendering(t, messages);
+        struct lk_chat_input input = {.messages = messages, .reply = true};
+        lk_jinja_char *out = NULL;
+        status = lk_chat_messages_render(t, &input, &out, &n, &err); /* rewrites messages */
+        if (status) check_error(status, &err);
+        free(out);
         json_decref(messages);
     }
     lk_chat_template_free(t);
