@@ -5,7 +5,7 @@
 #include "foreign_options.h"
 #include "lowkey.h"
 #include "output.h"
-#include "terminal_text.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <errno.h>

@@ -1,13 +1,12 @@
-/* The state of `lowkey chat`, which its commands share. */
+/* The state of `lowkey chat`, and its questions and answers. */
 #ifndef LK_LOWKEY_CHAT_H
 #define LK_LOWKEY_CHAT_H
 
 #include "chat_conversation.h"
-#include "chat_documents.h"
 #include "chat_input.h"
-#include "chat_progress.h"
 #include "common.h"
-#include "drafting.h"
+#include "generate.h"
+#include "progress.h"
 
 struct chat_args {
     struct model_args model;
@@ -27,7 +26,8 @@ struct chat {
     struct chat_input *input;
     struct chat_conversation conversation;
     struct chat_documents documents; /* for the next question */
-    struct chat_progress progress;
+    struct progress progress;        /* of a prefill */
+    char progress_what[64];
     size_t n_ctx;
     size_t n_answers; /* so far, also the ones that were taken back: part of the random seed */
     char *save_name;  /* of the last /save or /load, or of --session; NULL: none */
@@ -49,5 +49,17 @@ void chat_keep(struct chat *c);
 
 /* Continue the conversation saved as `name` (chat_saved.h). Returns a STATUS_*. */
 int chat_load(struct chat *c, const char *name);
+
+/* ---- answers: each function prints one, or why there is none, and saves the conversation if
+ * --session was given ---- */
+
+/* Ask `question`, with the documents that wait for it. */
+void chat_answer_question(struct chat *c, const char *question);
+
+/* Answer the last question again, with another random seed. */
+void chat_answer_again(struct chat *c);
+
+/* Continue an answer that was cut. */
+void chat_answer_continue(struct chat *c);
 
 #endif

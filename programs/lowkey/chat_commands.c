@@ -1,22 +1,26 @@
-/* The table of commands, and what they do. */
+/* The table of commands, what they do, and completion. */
 #include "chat_commands.h"
 
 #include "base/closest.h"
 #include "cache_report.h"
 #include "chat.h"
-#include "chat_answer.h"
 #include "chat_saved.h"
 #include "output.h"
-#include "text_file.h"
+#include "table.h"
+#include "text.h"
 #include "xalloc.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- words of a line ---- */
 
-char *chat_next_word(const char **text) {
+/* Remove the next word of `*text`: up to a blank that is not quoted with '' or "" or a backslash.
+ * Returns the word without the quotes: free it. NULL if no word is left. */
+static char *next_word(const char **text) {
     const char *s = *text + strspn(*text, " \t");
     struct lk_buf word = {0};
     char quote = 0;
@@ -110,12 +114,12 @@ static bool is_named(const struct setting *s, const char *name) {
 static void run_settings(struct chat *c, const char *args) {
     struct setting setting[MAX_SETTINGS];
     size_t n = list_settings(c, setting), i = 0;
-    char *name = chat_next_word(&args);
+    char *name = next_word(&args);
     if (name && strcmp(name, "parameter") == 0) { /* as ollama has it */
         free(name);
-        name = chat_next_word(&args);
+        name = next_word(&args);
     }
-    char *value = chat_next_word(&args);
+    char *value = next_word(&args);
     for (i = 0; name && i < n && !is_named(&setting[i], name); i++) continue;
     if (!name) {
         for (i = 0; i < n; i++) show(c, &setting[i]);
@@ -130,8 +134,6 @@ static void run_settings(struct chat *c, const char *args) {
     free(name);
     free(value);
 }
-
-/* ---- commands ---- */
 
 /* ---- files and sessions ---- */
 
@@ -148,7 +150,7 @@ static size_t count_tokens(const struct chat *c, const struct lk_buf *text, size
 static void cmd_file(struct chat *c, const char *args) {
     enum { MAX_FILE_BYTES = 256 * 1024 * 1024 };
     char count[NUMBER_BUF], size[NUMBER_BUF], n_ctx[NUMBER_BUF];
-    char *path = chat_next_word(&args);
+    char *path = next_word(&args);
     if (!path) {
         for (size_t i = 0; i < c->documents.n; i++)
             chat_note(c, "%s goes with the next message", c->documents.item[i].name);
@@ -179,7 +181,7 @@ static void cmd_file(struct chat *c, const char *args) {
 }
 
 static void save_as(struct chat *c, const char *args, bool replace) {
-    char *name = chat_next_word(&args);
+    char *name = next_word(&args);
     lk_recipe *recipe = NULL;
     if (!name && c->save_name) name = xasprintf("%s", c->save_name);
     bool known = name && c->save_name && strcmp(name, c->save_name) == 0;
@@ -205,7 +207,7 @@ static void cmd_save(struct chat *c, const char *args) { save_as(c, args, false)
 static void cmd_save_over(struct chat *c, const char *args) { save_as(c, args, true); }
 
 static void cmd_load(struct chat *c, const char *args) {
-    char *name = chat_next_word(&args);
+    char *name = next_word(&args);
     if (!name)
         print_error("/load needs a name: /load NAME");
     else if (chat_load(c, name))
@@ -347,8 +349,6 @@ static const struct chat_command {
 
 enum { N_COMMAND = sizeof command_list / sizeof command_list[0] };
 
-const char *chat_command_name(size_t i) { return i < N_COMMAND ? command_list[i].name : NULL; }
-
 static void cmd_help(struct chat *c, const char *args) {
     FILE *out = c->args.json ? stderr : stdout;
     (void)args;
@@ -390,4 +390,100 @@ void chat_run_command(struct chat *c, const char *line) {
     else
         print_unknown(name);
     free(name);
+}
+
+/* ---- completion with Tab ---- */
+
+enum { MAX_WORDS = 500 };
+
+/* Possible completions of a word. */
+struct words {
+    char *word[MAX_WORDS];
+    size_t n;
+};
+
+static void add_word(struct words *words, const char *word, const char *end) {
+    if (words->n < MAX_WORDS) words->word[words->n++] = xasprintf("%s%s", word, end);
+}
+
+static int compare_words(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void find_commands(struct words *words, const char *prefix) {
+    for (size_t i = 0; i < N_COMMAND; i++)
+        if (strncmp(command_list[i].name, prefix, strlen(prefix)) == 0)
+            add_word(words, command_list[i].name, " ");
+}
+
+/* Files in the folder of `path` whose names start with its last part. */
+static void find_files(struct words *words, const char *path) {
+    const char *slash = strrchr(path, '/'), *prefix = slash ? slash + 1 : path;
+    char *folder = slash ? xasprintf("%.*s", (int)(slash + 1 - path), path) : xasprintf("./");
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct stat info;
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+        if (entry->d_name[0] == '.' && prefix[0] != '.') continue;
+        char *name = xasprintf("%s%s", folder, entry->d_name);
+        bool is_folder = stat(name, &info) == 0 && S_ISDIR(info.st_mode);
+        add_word(words, entry->d_name, is_folder ? "/" : " ");
+        free(name);
+    }
+    if (dir) closedir(dir);
+    free(folder);
+}
+
+static size_t common_prefix(const struct words *words) {
+    size_t len = words->n ? strlen(words->word[0]) : 0;
+    for (size_t i = 1; i < words->n; i++) {
+        size_t k = 0;
+        while (k < len && words->word[i][k] == words->word[0][k]) k++;
+        len = k;
+    }
+    while (words->n && len && ((unsigned char)words->word[0][len] & 0xc0) == 0x80) len--;
+    return len;
+}
+
+/* Append word[from..to) with backslashes before blanks within it, but not before the last one. */
+static void add_escaped(struct lk_buf *out, const char *word, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++) {
+        if (strchr("\\\"'", word[i]) || (word[i] == ' ' && word[i + 1])) xbuf_add(out, "\\", 1);
+        xbuf_add(out, word + i, 1);
+    }
+}
+
+/* Start of the word at the end of the text, without quotes and backslashes: free it. */
+static char *last_word(const char *text) {
+    char *word = NULL;
+    for (char *next; (next = next_word(&text)); word = next) free(word);
+    return word;
+}
+
+void chat_complete(const char *before, struct lk_buf *insert, struct lk_buf *choices) {
+    struct words words = {.n = 0};
+    size_t n_before = strlen(before);
+    if (before[0] != '/') return;
+    bool first = !strchr(before, ' ');
+    bool new_word = before[n_before - 1] == ' ' && before[n_before - 2] != '\\';
+    char *word = new_word ? xasprintf("%s", "") : last_word(before);
+    const char *prefix = word;
+    if (first) {
+        find_commands(&words, prefix);
+    } else {
+        find_files(&words, prefix);
+        const char *slash = strrchr(prefix, '/');
+        if (slash) prefix = slash + 1;
+    }
+    qsort(words.word, words.n, sizeof words.word[0], compare_words);
+    size_t n_common = common_prefix(&words), n_typed = strlen(prefix);
+    if (n_common > n_typed) add_escaped(insert, words.word[0], n_typed, n_common);
+    for (size_t i = 0; i < words.n; i++) {
+        if (words.n > 1) {
+            xbuf_add(choices, words.word[i], strlen(words.word[i]));
+            xbuf_add(choices, "\n", 1);
+        }
+        free(words.word[i]);
+    }
+    free(word);
 }

@@ -2,8 +2,8 @@
 #include "chat_conversation.h"
 
 #include "base/err.h"
-#include "saved_session.h"
 #include "serve/turns.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
@@ -110,6 +110,25 @@ static lk_status tokenize_turn(struct chat_conversation *c, const char *text, bo
         add_tokens(c, tok, n);
     }
     lk_tokens_free(tok);
+    return status;
+}
+
+lk_status format_next_turn(const lk_model *model, const char *content, char **text, lk_err *err) {
+    /* Format a placeholder turn, alone and with the new turn after it: the difference is what the
+     * template writes between an answer and the next one. */
+    static const char answer[] = "b";
+    lk_message msg[] = {{"user", "a"}, {"assistant", answer}, {"user", content}};
+    char *first = NULL, *all = NULL;
+    lk_status status = lk_chat_format(model, msg, 1, true, &first, err);
+    if (!status) status = lk_chat_format(model, msg, 3, true, &all, err);
+    size_t len = status ? 0 : strlen(first), n_answer = sizeof answer - 1;
+    if (!status && strncmp(all, first, len) == 0 && strncmp(all + len, answer, n_answer) == 0)
+        *text = xasprintf("%s", all + len + n_answer);
+    else if (!status)
+        status =
+            lk_fail(err, LK_E_ARG, "this model's chat template cannot continue a saved session");
+    lk_text_free(first);
+    lk_text_free(all);
     return status;
 }
 
@@ -230,4 +249,63 @@ void chat_conversation_format(struct chat_conversation *c) {
         drop_tokens(c);
     }
     lk_text_free(text);
+}
+
+/* ---- documents ---- */
+
+bool chat_documents_add(struct chat_documents *documents, const char *path, size_t max) {
+    struct lk_buf text;
+    const char *slash = strrchr(path, '/');
+    if (!read_text_file(path, "/file", max, &text)) return false;
+    size_t n = documents->n + 1;
+    documents->item = xrealloc(documents->item, n * sizeof *documents->item);
+    documents->item[documents->n++] = (struct chat_document){
+        .name = xasprintf("%s", slash && slash[1] ? slash + 1 : path), .text = text};
+    return true;
+}
+
+/* The number of backticks of a fence around `text`: more than any run of them in it, at least 3. */
+static size_t fence_length(const char *text) {
+    size_t longest = 2;
+    while ((text = strchr(text, '`'))) {
+        size_t n = strspn(text, "`");
+        if (n > longest) longest = n;
+        text += n;
+    }
+    return longest + 1;
+}
+
+static void add_fence(struct lk_buf *out, size_t n) {
+    while (n--) xbuf_add(out, "`", 1);
+    xbuf_add(out, "\n", 1);
+}
+
+char *chat_documents_message(const struct chat_documents *documents, const char *question) {
+    struct lk_buf out = {0};
+    for (size_t i = 0; i < documents->n; i++) {
+        const struct chat_document *document = &documents->item[i];
+        const char *text = document->text.at;
+        size_t n = document->text.len, fence = fence_length(text);
+        xbuf_add(&out, document->name, strlen(document->name));
+        xbuf_add(&out, ":\n", 2);
+        add_fence(&out, fence);
+        xbuf_add(&out, text, n);
+        if (n && text[n - 1] != '\n') xbuf_add(&out, "\n", 1);
+        add_fence(&out, fence);
+        xbuf_add(&out, "\n", 1);
+    }
+    xbuf_add(&out, question, strlen(question));
+    return out.at;
+}
+
+void chat_documents_drop_last(struct chat_documents *documents) {
+    struct chat_document *last = &documents->item[--documents->n];
+    free(last->name);
+    lk_buf_free(&last->text);
+}
+
+void chat_documents_clear(struct chat_documents *documents) {
+    while (documents->n) chat_documents_drop_last(documents);
+    free(documents->item);
+    documents->item = NULL;
 }

@@ -2,6 +2,7 @@
 #ifndef LK_LOWKEY_CHAT_CONVERSATION_H
 #define LK_LOWKEY_CHAT_CONVERSATION_H
 
+#include "base/buf.h"
 #include "generate.h"
 #include "lowkey.h"
 
@@ -70,5 +71,29 @@ size_t chat_token_limit(size_t len, size_t n_free);
 bool chat_conversation_last_is(const struct chat_conversation *c, const char *role);
 
 size_t chat_conversation_n_questions(const struct chat_conversation *c);
+
+/* Format a user's turn that follows an answer in the model's chat template, up to the start of the
+ * assistant's turn, as marked text. *text is owned: free. LK_E_ARG if the template does not write
+ * turns one after another; otherwise as lk_chat_format. */
+lk_status format_next_turn(const lk_model *model, const char *content, char **text, lk_err *err);
+
+/* ---- text files that go with the next question ---- */
+
+struct chat_documents {
+    struct chat_document {
+        char *name;
+        struct lk_buf text;
+    } * item; /* [n] */
+    size_t n;
+};
+
+/* Read a text file of at most `max` bytes. Returns false after printing an error. */
+bool chat_documents_add(struct chat_documents *documents, const char *path, size_t max);
+
+/* The question with the documents before it, each with its name and in a fence: free it. */
+char *chat_documents_message(const struct chat_documents *documents, const char *question);
+
+void chat_documents_drop_last(struct chat_documents *documents);
+void chat_documents_clear(struct chat_documents *documents);
 
 #endif

@@ -9,6 +9,8 @@
 
 #include "line_reader.h"
 
+#include <stddef.h>
+
 struct chat_input;
 
 /* `history`: load and extend the history file. */

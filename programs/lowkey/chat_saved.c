@@ -4,7 +4,7 @@
 #include "base/atomic_file.h"
 #include "common.h"
 #include "output.h"
-#include "text_file.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <jansson.h>

@@ -1,13 +1,11 @@
 /* lowkey chat: chat with a model in the terminal. */
 #include "chat.h"
-#include "chat_answer.h"
 #include "chat_commands.h"
-#include "chat_complete.h"
 #include "chat_saved.h"
 #include "commands.h"
 #include "interrupt.h"
 #include "output.h"
-#include "text_file.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <stdlib.h>
@@ -112,8 +110,8 @@ static int start_chat(struct chat *c) {
     c->conversation.model = c->model;
     int status = check_template(c);
     if (!status)
-        status = session_open(&c->args.session, c->model, c->recipe, chat_progress_step,
-                              &c->progress, &c->session);
+        status = session_open(&c->args.session, c->model, c->recipe, progress_step, &c->progress,
+                              &c->session);
     if (!status) status = drafting_start(&c->drafting, c->args.draft, c->session);
     if (status) return status;
     if (c->terminal && !c->args.json) print_welcome(c);

@@ -7,7 +7,7 @@
 #include "output.h"
 #include "progress.h"
 #include "table.h"
-#include "text_file.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <math.h>

@@ -1,21 +1,26 @@
 /* lowkey run: continue a prompt. */
 #include "base/clock.h"
 #include "cache_report.h"
+#include "chat_conversation.h"
 #include "commands.h"
 #include "common.h"
-#include "drafting.h"
 #include "generate.h"
-#include "memory_need.h"
 #include "output.h"
 #include "progress.h"
-#include "saved_session.h"
 #include "table.h"
-#include "text_file.h"
+#include "text.h"
 #include "xalloc.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The session of --session. */
+struct saved_session {
+    const char *path; /* NULL: the session is not saved */
+    bool exists;
+};
 
 struct run_args {
     struct model_args model;
@@ -73,6 +78,43 @@ static enum args_result read_args(const struct command *command, int argc, char 
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
+
+/* ---- the session of --session ---- */
+
+/* Look for the file and open the recipe: the one of `kv`, or of the file. Without both, *out stays
+ * NULL, as by open_single_recipe. */
+static int saved_session_find(const struct command *command, struct saved_session *saved,
+                              const struct string_list *kv, lk_recipe **out) {
+    lk_err err = {0};
+    saved->exists = saved->path && access(saved->path, F_OK) == 0;
+    if (saved->path && !saved->exists && errno != ENOENT)
+        return print_error("cannot read %s: %s", saved->path, strerror(errno));
+    if (!saved->exists || kv->n) return open_single_recipe(command, kv, out);
+    return lk_session_file_recipe(out, saved->path, &err) ? print_lk_error(&err) : STATUS_OK;
+}
+
+/* Restore the session and the sampler if the file exists. */
+static int saved_session_load(const struct saved_session *saved, lk_session *session,
+                              lk_sampler *sampler) {
+    lk_err err = {0};
+    if (!saved->exists) return STATUS_OK;
+    return lk_session_load(session, sampler, saved->path, &err) ? print_lk_error(&err) : STATUS_OK;
+}
+
+/* Evaluate the last token of the answer if generation stopped before that, and save. */
+static int saved_session_save(const struct saved_session *saved, lk_session *session,
+                              const lk_sampler *sampler, const struct answer *answer) {
+    lk_err err = {0};
+    if (!saved->path) return STATUS_OK;
+    if (answer->n_tok > answer->n_eval) {
+        lk_status status =
+            lk_session_eval(session, answer->tok + answer->n_tok - 1, 1, false, &err);
+        if (status && status != LK_E_FULL) return print_lk_error(&err);
+    }
+    return lk_session_save(session, sampler, saved->path, &err) ? print_lk_error(&err) : STATUS_OK;
+}
+
+/* ---- the prompt ---- */
 
 static int read_prompt(const struct run_args *a, struct lk_buf *prompt) {
     bool from_terminal = !a->prompt && !a->file && isatty(STDIN_FILENO);

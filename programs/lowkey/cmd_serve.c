@@ -2,13 +2,12 @@
 #include "available.h"
 #include "commands.h"
 #include "common.h"
-#include "drafting.h"
+#include "generate.h"
 #include "notify.h"
 #include "output.h"
 #include "sandbox.h"
 #include "serve/connections.h"
-#include "terminal_text.h"
-#include "text_file.h"
+#include "text.h"
 #include "xalloc.h"
 
 #include <pthread.h>

@@ -1,13 +1,38 @@
-/* lowkey train: what is trained, on which texts. */
+/* lowkey train: LESS networks or LoRA adapters. */
 #include "commands.h"
+#include "common.h"
 #include "interrupt.h"
+#include "lowkey_lab.h"
 #include "output.h"
-#include "text_file.h"
-#include "train.h"
+#include "progress.h"
+#include "text.h"
 #include "xalloc.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Not given: 0, NULL or an empty list; numbers for which 0 is a choice: -1. */
+struct train_args {
+    struct model_args model;
+    struct string_list file;
+    const char *output;
+    struct number_list layers;
+    bool markup;
+    int64_t ctx, sequences, epochs, seed;
+    double rate, valid;
+    /* less */
+    const char *policy, *from;
+    struct number_list budget, prompt;
+    int64_t features, hidden, share, queries;
+    double dropout;
+    bool plain;
+    /* lora */
+    struct string_list kv;
+    int64_t rank, batch, layer_epochs;
+    double alpha, end_rate;
+};
 
 enum { MAX_NUMBER = 1 << 20 };
 
@@ -221,6 +246,116 @@ static int check_options(const struct train_args *a, bool lora) {
         return print_error("give one --kv RECIPE, the cache whose loss is to be recovered");
     return STATUS_OK;
 }
+
+/* ---- LESS networks ---- */
+
+static void layer_done(void *progress, const lk_less_layer *l) {
+    progress_end(progress);
+    printf("layer %2d  loss %.4f of the policy's, epoch %d of %d, %.0f s\n", l->layer, l->loss,
+           l->best_epoch, l->n_epoch, l->seconds);
+    fflush(stdout);
+}
+
+/* Train on tok[0..n_tok), sequences of a->ctx tokens, and write a->output. */
+static int train_less(const struct train_args *a, lk_model *model, const int32_t *tok,
+                      size_t n_tok) {
+    lk_err err = {0};
+    struct progress progress = progress_start("training");
+    int32_t budget[MAX_LIST], prompt[MAX_LIST];
+    for (size_t i = 0; i < a->budget.n; i++) budget[i] = (int32_t)a->budget.item[i];
+    for (size_t i = 0; i < a->prompt.n; i++) prompt[i] = (int32_t)a->prompt.item[i];
+    lk_less_opts opts = {.policy = a->policy ? a->policy : "h2o",
+                         .from = a->from,
+                         .budget = budget,
+                         .n_budget = (int32_t)a->budget.n,
+                         .prompt = prompt,
+                         .n_prompt = (int32_t)a->prompt.n,
+                         .n_ctx = (int32_t)a->ctx,
+                         .n_feature = (int32_t)a->features,
+                         .n_hidden = (int32_t)a->hidden,
+                         .share = a->share > 0 ? (int32_t)a->share : 0,
+                         .n_epoch = a->epochs > 0 ? (int32_t)a->epochs : 0,
+                         .n_query = (int32_t)a->queries,
+                         .rate = (float)a->rate,
+                         .dropout = a->dropout >= 0 ? (float)a->dropout : 0.3f,
+                         .valid = (float)a->valid,
+                         .plain = a->plain,
+                         .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0),
+                         .n_layer =
+                             (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
+                         .seed = (uint64_t)a->seed,
+                         .progress = progress_step,
+                         .layer_done = layer_done,
+                         .user = &progress};
+    lk_status status = lk_train_less(model, tok, n_tok, &opts, a->output, &err);
+    progress_end(&progress);
+    if (status == LK_E_CANCELLED) return print_error("%s", err.msg), STATUS_INTERRUPTED;
+    if (status) return print_lk_error(&err);
+    int32_t last = lk_model_get_info(model).n_layer - 1;
+    if (opts.first_layer == 0 && opts.first_layer + (a->layers.n ? opts.n_layer - 1 : last) == last)
+        printf("wrote %s\n", a->output);
+    else
+        print_paragraph(stdout,
+                        "layers %d to %d of 0 to %d are trained; %s is not written yet. When the "
+                        "others are trained too, the same command without --layers writes it.",
+                        (int)opts.first_layer, (int)(opts.first_layer + opts.n_layer - 1),
+                        (int)last, a->output);
+    return STATUS_OK;
+}
+
+/* ---- adapters ---- */
+
+struct watch {
+    struct progress progress;
+    lk_lora_report last;
+};
+
+static bool step(void *watch, uint64_t done, uint64_t total) {
+    return progress_step(&((struct watch *)watch)->progress, done, total);
+}
+
+static void report(void *user, const lk_lora_report *r) {
+    struct watch *watch = user;
+    progress_end(&watch->progress);
+    printf("step %" PRId64 " of %" PRId64 "  KL %.4f +- %.4f on the validation sequences%s\n",
+           r->step, r->n_step, r->kl, r->kl_stderr, r->best_step == r->step ? ", best so far" : "");
+    fflush(stdout);
+    watch->last = *r;
+}
+
+/* Epochs of the command line, where 0 means none, as the library's, where it means the default. */
+static int32_t epochs(int64_t n) { return n < 0 ? 0 : n == 0 ? -1 : (int32_t)n; }
+
+/* The same for adapters. */
+static int train_lora(const struct train_args *a, lk_model *model, const lk_recipe *recipe,
+                      const int32_t *tok, size_t n_tok) {
+    lk_err err = {0};
+    struct watch watch = {.progress = progress_start("training")};
+    lk_lora_opts opts = {.n_ctx = (int32_t)a->ctx,
+                         .valid = (float)a->valid,
+                         .rank = (int32_t)a->rank,
+                         .alpha = (float)a->alpha,
+                         .rate = (float)a->rate,
+                         .end_rate = (float)a->end_rate,
+                         .batch = (int32_t)a->batch,
+                         .n_layer_epoch = epochs(a->layer_epochs),
+                         .n_epoch = epochs(a->epochs),
+                         .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0),
+                         .n_layer =
+                             (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
+                         .seed = (uint64_t)a->seed,
+                         .progress = step,
+                         .report = report,
+                         .user = &watch};
+    lk_status status = lk_train_lora(model, recipe, tok, n_tok, &opts, a->output, &err);
+    progress_end(&watch.progress);
+    if (status == LK_E_CANCELLED) return print_error("%s", err.msg), STATUS_INTERRUPTED;
+    if (status) return print_lk_error(&err);
+    printf("wrote %s, with the weights of step %" PRId64 "\n", a->output, watch.last.best_step);
+    return STATUS_OK;
+}
+
+/* ---- the command ---- */
 
 int cmd_train(const struct command *command, int argc, char **argv) {
     struct train_args a = {.share = -1, .epochs = -1, .dropout = -1, .layer_epochs = -1};

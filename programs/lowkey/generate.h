@@ -3,9 +3,11 @@
 #define LK_LOWKEY_GENERATE_H
 
 #include "base/buf.h"
+#include "common.h"
 #include "lowkey_draft.h"
 #include "serve/thoughts.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 enum stop_reason { STOP_ENDED, STOP_LENGTH, STOP_FULL, STOP_INTERRUPTED, STOP_FAILED };
@@ -40,5 +42,32 @@ struct answer_output {
 struct answer generate(const lk_model *model, lk_session *session, lk_sampler *sampler,
                        lk_drafter *drafter, size_t max_tok, const struct answer_output *output);
 void answer_free(struct answer *answer);
+
+/* ---- drafts: --draft, and the drafter that it selects ---- */
+
+struct drafting {
+    lk_drafter *drafter; /* NULL: no drafts */
+};
+
+/* The option --draft, whose argument is stored in *draft. */
+struct opt draft_option(const char **draft);
+
+/* Print an error if --draft has another argument than the option knows. */
+int drafting_check(const char *draft);
+
+/* True for --draft lookup. */
+bool is_draft_on(const char *draft);
+
+/* Make the drafter for a session; the one of an earlier session is freed. If the recipe allows no
+ * drafts, print why, and go on without them. */
+int drafting_start(struct drafting *drafting, const char *draft, lk_session *session);
+
+/* For example "120 tokens, 80 right, 2.10 tokens per pass". */
+void drafting_describe(const struct drafting *drafting, char *out, size_t cap);
+
+/* The same as JSON; NULL without drafts. */
+json_t *drafting_json(const struct drafting *drafting);
+
+void drafting_close(struct drafting *drafting);
 
 #endif

@@ -5,7 +5,6 @@
 #include "line_reader.h"
 
 #include "base/utf8.h"
-#include "chat_paste.h"
 #include "chat_terminal.h"
 #include "interrupt.h"
 #include "output.h"
@@ -20,10 +19,127 @@
 #include <histedit.h>
 #endif
 
+/* ---- pastes ---- */
+
+/* Long texts folded in the line editor: a pasted document is shown as a label, for example
+ * "[paste 1: 312 lines, 20 KiB]", and replaced by its text when the line is sent. */
+enum { MAX_PASTE_BYTES = 16 * 1024 * 1024 };
+
+struct paste {
+    char *text, *label;
+    size_t len;
+};
+
+struct pastes {
+    struct paste *paste; /* [n] */
+    size_t n;
+    size_t total; /* bytes of all texts; the oldest are dropped beyond 4 MAX_PASTE_BYTES */
+};
+
+#define LABEL_START "[paste "
+
+static size_t count_lines(const char *text, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += text[i] == '\n';
+    return n + (len && text[len - 1] != '\n');
+}
+
+/* What to show for text[0..len): the text itself if it is short, or a label that stands for it.
+ * Free it. */
+static char *paste_fold(struct pastes *pastes, const char *text, size_t len) {
+    enum { MAX_SHOWN_LINES = 8, MAX_SHOWN_BYTES = 1000 };
+    char bytes[NUMBER_BUF], lines[NUMBER_BUF];
+    size_t n_line = count_lines(text, len);
+    if (n_line <= MAX_SHOWN_LINES && len <= MAX_SHOWN_BYTES)
+        return xasprintf("%.*s", (int)len, text);
+    pastes->total += len;
+    for (size_t i = 0; i < pastes->n && pastes->total > 4 * (size_t)MAX_PASTE_BYTES; i++) {
+        struct paste *old = &pastes->paste[i];
+        if (old->text) pastes->total -= old->len;
+        free(old->text);
+        old->text = NULL;
+    }
+    struct paste new = {.text = xmalloc(len + 1), .len = len};
+    memcpy(new.text, text, len);
+    new.text[len] = 0;
+    new.label =
+        xasprintf(LABEL_START "%zu: %s line%s, %s]", pastes->n + 1, format_count(lines, n_line),
+                  n_line == 1 ? "" : "s", format_bytes(bytes, len));
+    pastes->paste = xrealloc(pastes->paste, (pastes->n + 1) * sizeof *pastes->paste);
+    pastes->paste[pastes->n++] = new;
+    return xasprintf("%s", new.label);
+}
+
+/* The paste whose label starts at `s`, or NULL. */
+static const struct paste *find_paste(const struct pastes *pastes, const char *s) {
+    size_t number = strtoul(s + strlen(LABEL_START), NULL, 10);
+    if (number == 0 || number > pastes->n) return NULL;
+    const struct paste *paste = &pastes->paste[number - 1];
+    return strncmp(s, paste->label, strlen(paste->label)) == 0 ? paste : NULL;
+}
+
+/* Append `line` with labels replaced by their texts to `out`. Returns false after printing an error
+ * if a label was edited, or if its text is no longer kept. */
+static bool paste_expand(const struct pastes *pastes, const char *line, struct lk_buf *out) {
+    for (const char *s; (s = strstr(line, LABEL_START));) {
+        const struct paste *paste = find_paste(pastes, s);
+        size_t number = strtoul(s + strlen(LABEL_START), NULL, 10), skip = strlen(LABEL_START);
+        if ((paste && !paste->text) || (!paste && number >= 1 && number <= pastes->n)) {
+            print_error("paste %zu is %s; paste it again", number,
+                        paste ? "no longer kept" : "incomplete: its mark was edited");
+            return false;
+        }
+        xbuf_add(out, line, (size_t)(s - line));
+        if (paste) skip = strlen(paste->label);
+        xbuf_add(out, paste ? paste->text : s, paste ? paste->len : skip);
+        line = s + skip;
+    }
+    xbuf_add(out, line, strlen(line));
+    return true;
+}
+
+/* The length in bytes of a label at the end of line[0..len); 0 if there is none. */
+static size_t paste_label_at_end(const struct pastes *pastes, const char *line, size_t len) {
+    for (size_t i = 0; i < pastes->n; i++) {
+        size_t n = strlen(pastes->paste[i].label);
+        if (n <= len && memcmp(line + len - n, pastes->paste[i].label, n) == 0) return n;
+    }
+    return 0;
+}
+
+/* Append a pasted text as plain text: line ends become newlines, other control characters except
+ * tabs are left out, and bytes that are not UTF-8 become U+FFFD. */
+static void paste_clean(const char *text, size_t len, struct lk_buf *out) {
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '\r' && !(i + 1 < len && text[i + 1] == '\n')) {
+            xbuf_add(out, "\n", 1);
+        } else if (c == '\n' || c == '\t' || (c >= ' ' && c < 127)) {
+            xbuf_add(out, text + i, 1);
+        } else if (c >= 128) {
+            int n = lk_utf8_decode(text + i, len - i, NULL);
+            xbuf_add(out, n > 0 ? text + i : "\xef\xbf\xbd", n > 0 ? (size_t)n : 3);
+            if (n > 0) i += (size_t)n - 1;
+        }
+    }
+    xbuf_add(out, "", 0);
+}
+
+static void pastes_free(struct pastes *pastes) {
+    for (size_t i = 0; i < pastes->n; i++) {
+        free(pastes->paste[i].text);
+        free(pastes->paste[i].label);
+    }
+    free(pastes->paste);
+    *pastes = (struct pastes){0};
+}
+
+/* ---- lines ---- */
+
 struct line_reader {
     struct line_reader_opts opts;
     struct chat_terminal *terminal; /* NULL: lines are read with getline */
-    struct chat_pastes pastes;
+    struct pastes pastes;
 #ifdef LOWKEY_HAVE_LIBEDIT
     EditLine *edit;
     History *history;
@@ -123,8 +239,8 @@ static unsigned char insert_paste(EditLine *edit, int key) {
         puts("");
         print_error("the pasted text is larger than 16 MiB; use /file NAME");
     } else if (raw.len) {
-        chat_paste_clean(raw.at, raw.len, &text);
-        char *shown = chat_paste_fold(&reader->pastes, text.at, text.len);
+        paste_clean(raw.at, raw.len, &text);
+        char *shown = paste_fold(&reader->pastes, text.at, text.len);
         el_insertstr(edit, shown);
         free(shown);
     }
@@ -140,7 +256,7 @@ static unsigned char delete_back(EditLine *edit, int key) {
     size_t len = (size_t)(line->cursor - line->buffer);
     (void)key;
     if (len == 0) return CC_ERROR;
-    size_t n = chat_paste_label_at_end(&reader->pastes, line->buffer, len);
+    size_t n = paste_label_at_end(&reader->pastes, line->buffer, len);
     el_deletestr(edit, n ? (int)n : 1);
     return CC_REFRESH;
 }
@@ -239,7 +355,7 @@ static enum line_result read_edited_line(struct line_reader *reader, const char 
 void line_reader_remember(struct line_reader *reader, const char *text) {
     HistEvent event;
     if (!reader->history || text[strspn(text, " \t\r\n")] == 0) return;
-    char *shown = chat_paste_fold(&reader->pastes, text, strlen(text));
+    char *shown = paste_fold(&reader->pastes, text, strlen(text));
     history(reader->history, &event, H_ENTER, shown);
     free(shown);
 }
@@ -272,7 +388,7 @@ void line_reader_close(struct line_reader *reader) {
     if (!reader) return;
     close_editor(reader);
     chat_terminal_close(reader->terminal);
-    chat_pastes_free(&reader->pastes);
+    pastes_free(&reader->pastes);
     free(reader);
 }
 
@@ -281,7 +397,7 @@ void line_reader_read_ahead(struct line_reader *reader) {
 }
 
 bool line_reader_expand(struct line_reader *reader, const char *line, struct lk_buf *out) {
-    return chat_paste_expand(&reader->pastes, line, out);
+    return paste_expand(&reader->pastes, line, out);
 }
 
 enum line_result line_reader_next(struct line_reader *reader, const char *prompt, char **line) {

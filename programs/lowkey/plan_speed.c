@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "output.h"
-#include "text_file.h"
+#include "text.h"
 
 #include <jansson.h>
 #include <string.h>

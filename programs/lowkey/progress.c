@@ -10,6 +10,12 @@ struct progress progress_start(const char *what) {
     return (struct progress){.what = what, .draw_time = lk_now()};
 }
 
+struct progress progress_start_prefill(const char *what, size_t n_tok) {
+    const double delay_seconds = 0.4; /* in addition to the time between two lines */
+    return (struct progress){
+        .what = what, .n_tok = (double)n_tok, .draw_time = lk_now() + delay_seconds};
+}
+
 /* Update the rate, an exponential mean over some seconds. Before MIN_SECONDS and MIN_SHARE there is
  * too little to estimate from. */
 static void update_rate(struct progress *p, double now, double share) {
@@ -42,6 +48,9 @@ void progress_format(struct progress *p, double now, uint64_t done, uint64_t tot
         return;
     }
     if (p->rate <= 0) return;
+    if (p->n_tok > 0)
+        n += snprintf(line + n, cap - (size_t)n, "  %.0f tokens/s", p->rate * p->n_tok);
+    if ((size_t)n >= cap) return;
     long left = (long)((1.0 - share) / p->rate + 0.5);
     if (left >= 3600)
         snprintf(line + n, cap - (size_t)n, "  %ld:%02ld:%02ld left", left / 3600, left / 60 % 60,

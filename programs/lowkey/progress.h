@@ -10,6 +10,7 @@
 
 struct progress {
     const char *what; /* "loading the model" */
+    double n_tok;     /* tokens of the whole work: the line shows their speed; 0: it does not */
     double draw_time;
     bool visible;
     /* The estimate of the remaining time. The first report is its start: what comes before it, such
@@ -19,6 +20,9 @@ struct progress {
 };
 
 struct progress progress_start(const char *what);
+
+/* For the prefill of n_tok tokens. The line appears after half a second only. */
+struct progress progress_start_prefill(const char *what, size_t n_tok);
 
 /* An lk_progress callback; `progress` is a struct progress. Returns false once interrupted. */
 bool progress_step(void *progress, uint64_t done, uint64_t total);

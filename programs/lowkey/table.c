@@ -2,7 +2,6 @@
 #include "table.h"
 
 #include "output.h"
-#include "terminal_text.h"
 #include "xalloc.h"
 
 #include <stdarg.h>
@@ -30,6 +29,13 @@ void table_cell(struct table *table, const char *format, ...) {
     va_end(args);
     table->cell = xrealloc(table->cell, (table->n_cell + 1) * sizeof *table->cell);
     table->cell[table->n_cell++] = xasprintf("%s", text);
+}
+
+/* Columns that `s` takes on a terminal, taking every code point as one column. */
+static size_t display_width(const char *s) {
+    size_t n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
 }
 
 static void print_padding(FILE *file, size_t n) {

@@ -1,6 +1,7 @@
-/* Text that is safe to show on a terminal: whole UTF-8 characters, no control characters. */
-#ifndef LK_LOWKEY_TERMINAL_TEXT_H
-#define LK_LOWKEY_TERMINAL_TEXT_H
+/* Text from files, users and models: read, checked to be UTF-8, and made safe to show on a terminal
+ * (whole characters, no control characters). */
+#ifndef LK_LOWKEY_TEXT_H
+#define LK_LOWKEY_TEXT_H
 
 #include "base/buf.h"
 
@@ -23,7 +24,12 @@ void utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t len,
 /* A copy of a name from a file, without invalid bytes and control characters: free it. */
 char *printable_copy(const char *s);
 
-/* Columns that `s` takes on a terminal, taking every code point as one column. */
-size_t display_width(const char *s);
+/* Read all of `path` ("-": standard input) into `text`: at most `max` bytes of UTF-8 without zero
+ * bytes. `what` names the text in error messages ("prompt"). Returns false after printing an error,
+ * or silently if interrupted. Free with lk_buf_free. */
+bool read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text);
+
+/* Print an error and return false if text[0..len) contains a zero byte or is not UTF-8. */
+bool check_utf8_text(const char *text, size_t len, const char *what);
 
 #endif
