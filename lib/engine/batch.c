@@ -1,5 +1,9 @@
 /* Evaluation of tokens of one or several sessions in one pass over the weights, and of a text in
- * chunks through the cache. */
+ * chunks through the cache.
+ *
+ *     prepare   find all memory: of each entry's session, and of the pass
+ *     agree     on the entries that failed, and on the pass, with the other processes, if any
+ *     compute   the pass, for which no step needs memory */
 #include "engine/batch.h"
 
 #include "engine/session_state.h"
@@ -115,9 +119,9 @@ static void add_tokens(const lk_batch_entry *entry, bool drafts) {
 }
 
 /* Give a session its tokens and, if there are several stages, the logits on rank 0, which the last
- * stage has. If a custom node failed, its layers may hold different numbers of tokens, so it is
- * emptied. */
-static void finish_entry(const struct lk_seq *seq) {
+ * stage has. If its rows were not computed, its layers may hold different numbers of tokens, so it
+ * is emptied. why: of the whole pass, or empty. */
+static void finish_entry(const struct lk_seq *seq, const lk_err *why) {
     struct lk_session *s = seq->session;
     const struct lk_model *model = s->model;
     int failed = seq->failed, n_stage = model->net->stages.n;
@@ -131,24 +135,18 @@ static void finish_entry(const struct lk_seq *seq) {
         return;
     }
     lk_session_drop_tokens(s);
-    if (failed == LK_E_IO)
+    if (why->code)
+        seq->entry->err = *why;
+    else if (failed == LK_E_IO)
         lk_fail_lost(&seq->entry->err);
     else
         lk_fail(&seq->entry->err, failed, "out of memory for the cache's next block");
 }
 
-/* How far a pass got with the sessions of its entries. */
-enum progress { NOT_TOUCHED, PREPARED, COMPUTED };
-
-/* No entry was evaluated. Undo what was done to the sessions. */
-static lk_status fail_entries(lk_batch_entry *entry, size_t n, enum progress progress,
-                              const lk_err *why, lk_err *err) {
-    for (size_t i = 0; i < n; i++) {
-        if (entry[i].err.code) continue;
-        if (progress == PREPARED) lk_cache_trim(entry[i].session->cache);
-        if (progress == COMPUTED) lk_session_drop_tokens(entry[i].session);
-        entry[i].err = *why;
-    }
+/* No entry was evaluated: those without an error of their own get this one. */
+static lk_status fail_entries(lk_batch_entry *entry, size_t n, const lk_err *why, lk_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (!entry[i].err.code) entry[i].err = *why;
     return lk_fail(err, why->code, "%s", why->msg);
 }
 
@@ -176,26 +174,29 @@ static void take_logits(const struct lk_pass *pass) {
 }
 
 /* Compute the pass in the layers of this rank's stage. Hidden states come from the stage before and
- * go to the next one. After a failure, LK_E_NOMEM or LK_E_IO, all ranks are lost. */
-static lk_status run_pass(struct lk_pass *pass, lk_err *err) {
+ * go to the next one. Sequences that fail are marked. All of them fail if a rank is lost, or if
+ * ggml cannot start: then *why has the reason. */
+static void compute(struct lk_pass *pass, lk_err *why) {
     const struct lk_stages *stages = &pass->model->net->stages;
     struct lk_peers *peers = pass->model->peers;
     struct lk_graph *g = &pass->graph;
     size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
+    lk_status status = LK_OK;
     set_inputs(pass);
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
             lk_recurrent_drafts_begin(pass->seq[i].session);
     if (stages->n > 1) lk_pass_count_rows(pass);
-    if (g->x_in && !peers->receive(peers, stages->n, g->x_in->data, n)) return lk_fail_lost(err);
-    lk_status status = lk_graph_run(g, pass->model, err);
-    if (status) {
-        if (peers) peers->abort(peers, err->msg); /* they wait for what this one sends */
-        return status;
+    if (g->x_in && !peers->receive(peers, stages->n, g->x_in->data, n)) status = lk_fail_lost(why);
+    if (!status) {
+        status = lk_graph_run(g, pass->model, why);
+        if (status && peers) peers->abort(peers, why->msg); /* they wait for what this one sends */
     }
-    if (g->x_out && !peers->send(peers, stages->n, g->x_out->data, n)) return lk_fail_lost(err);
-    take_logits(pass);
-    return LK_OK;
+    if (!status && g->x_out && !peers->send(peers, stages->n, g->x_out->data, n))
+        status = lk_fail_lost(why);
+    for (size_t i = 0; status && i < pass->n_seq; i++) pass->seq[i].failed = status;
+    if (!status) take_logits(pass);
+    if (!status && peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
 }
 
 lk_status lk_eval_entries(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err) {
@@ -204,12 +205,15 @@ lk_status lk_eval_entries(struct lk_pass *pass, lk_batch_entry *entry, size_t n,
     for (size_t i = 0; i < n; i++) prepare_entry(&entry[i]);
     lk_status status = lk_batch_build(pass, entry, n, &why);
     if (peers) status = peers->agree_on_entries(peers, pass, entry, n, status, &why);
-    if (status) return fail_entries(entry, n, PREPARED, &why, err);
+    if (status) {
+        for (size_t i = 0; i < n; i++)
+            if (!entry[i].err.code) lk_cache_trim(entry[i].session->cache);
+        return fail_entries(entry, n, &why, err);
+    }
     if (pass->n_seq == 0) return LK_OK; /* every entry has its own error */
-    if (run_pass(pass, &why)) return fail_entries(entry, n, COMPUTED, &why, err);
-    if (peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
-    for (size_t i = 0; i < pass->n_seq; i++) finish_entry(&pass->seq[i]);
-    return LK_OK;
+    compute(pass, &why);
+    for (size_t i = 0; i < pass->n_seq; i++) finish_entry(&pass->seq[i], &why);
+    return why.code ? lk_fail(err, why.code, "%s", why.msg) : LK_OK;
 }
 
 static lk_status run_batch(struct lk_op *op, lk_err *err) {
@@ -228,7 +232,7 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_entry *entry, size_t n, lk_err
     for (size_t i = 0; i < n; i++) entry[i].err = (lk_err){0};
     lk_status status = check_entries(&batch->pass, entry, n, &why);
     if (!status) status = lk_op_run(model->peers, &op, &why);
-    return status ? fail_entries(entry, n, NOT_TOUCHED, &why, err) : LK_OK;
+    return status ? fail_entries(entry, n, &why, err) : LK_OK;
 }
 
 /* ---- one session: a step, or a text in chunks through the cache ---- */

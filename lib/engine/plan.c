@@ -23,6 +23,31 @@ static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
     return lk_absorb_estimate(model->sidecar, model->net->hp.n_head, bytes, err);
 }
 
+/* Tensors that exist at the same time in a layer's graph. */
+enum {
+    N_HIDDEN = 4,      /* [n_embd] x, its norm, what attention and what the feed-forward adds */
+    N_FFN = 3,         /* [n_ff] gate, up, and their product */
+    N_QUERY = 2,       /* [n_head][d_query] before and after RoPE */
+    N_ROW = 2,         /* K and V, of the widest layer */
+    N_LAYER_INPUT = 2, /* [n_embd_layer] what a layer reads of the token, and its gate */
+    N_VALUE = 2,       /* [n_head][d_value] latent attention: before and after W_V */
+    N_LOGITS = 2       /* [n_vocab] of the session, and of the graph */
+};
+
+/* Floats of the activations of one token in a layer. */
+static uint64_t layer_floats(const struct lk_hparams *hp) {
+    uint64_t n_head = (uint64_t)hp->n_head;
+    uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : (uint64_t)N_FFN * hp->n_ff;
+    int32_t d_query = lk_hparams_d_query(hp);
+    if (hp->d_head_swa > d_query) d_query = hp->d_head_swa;
+    uint64_t heads =
+        N_QUERY * n_head * d_query + N_ROW * (uint64_t)(lk_hparams_max_width(hp) + hp->d_rope);
+    if (hp->d_rope > 0) /* queries in the latents' domain, from their two parts, and values */
+        heads += n_head * (hp->d_head + hp->d_nope + hp->d_rope + N_VALUE * hp->d_value);
+    return (uint64_t)N_HIDDEN * hp->n_embd + ffn + heads +
+           (uint64_t)N_LAYER_INPUT * hp->n_embd_layer;
+}
+
 lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        struct lk_shard shard, lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -41,7 +66,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     if (status) return status;
     uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
 
-    uint64_t logits = (uint64_t)hp->n_vocab * sizeof(float);
+    uint64_t logits = N_LOGITS * (uint64_t)hp->n_vocab * sizeof(float);
     uint64_t attn = sizeof(float) *
                     (lk_pass_partial_floats(hp, needs.width.latent, LK_EVAL_MAX, model->n_thread) +
                      lk_attn_scratch_floats(needs.width.part) * model->n_thread);
@@ -49,16 +74,9 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
         attn += sizeof(float) * LK_EVAL_MAX * hp->n_head * (1 + (uint64_t)shape.shard.n_rank) *
                 lk_attn_joined_floats(hp->d_head, needs.width.latent);
     attn += sizeof(float) * lk_pass_read_floats(recipe, n_ctx, hp) * model->n_thread;
-    uint64_t ffn = hp->n_expert ? lk_experts_width(hp) : 3ull * hp->n_ff;
-    int32_t d_query = lk_hparams_d_query(hp);
-    if (hp->d_head_swa > d_query) d_query = hp->d_head_swa;
-    uint64_t heads = 2ull * hp->n_head * d_query + 2ull * (lk_hparams_max_width(hp) + hp->d_rope);
-    if (hp->d_rope > 0) /* before and after what surrounds attention */
-        heads += (uint64_t)hp->n_head * (hp->d_head + hp->d_nope + hp->d_rope + 2 * hp->d_value);
-    uint64_t width = 4ull * hp->n_embd + ffn + heads + 2ull * hp->n_embd_layer;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
     uint64_t activations =
-        chunk * width * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
+        chunk * layer_floats(hp) * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
     uint64_t hidden = chunked ? 0 : n_tok * hp->n_embd * sizeof(float);
     uint64_t exact = chunked ? chunk * lk_cache_f16_bytes(&shape, 1)
                              : n_tok * lk_prefill_exact_bytes(hp); /* not quantized yet */
@@ -69,7 +87,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .cache_bytes = cache,
                      .f16_bytes = lk_cache_f16_bytes(&shape, n_ctx),
                      .weight_bytes = model->net->weight_bytes - model->net->adapter_bytes + sidecar,
-                     .scratch_bytes = 2 * logits + attn + activations + needs.scratch,
+                     .scratch_bytes = logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
                      .derived_bytes = needs.derived};
     out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact + select;

@@ -6,6 +6,12 @@
  * afterwards (the "lazy approximation" of TALE). Peak memory: the compressed caches, the exact f16
  * rows of one or two layers, and the hidden states of all tokens.
  *
+ *     prefill_group   prepare -> agree -> run_layer, layer by layer
+ *     run_layer       prepare the layer -> agree -> its chunks: prepare -> agree -> compute
+ *
+ * After an agreement, computing needs no more memory; what other processes hold, or wait for, is
+ * exchanged there (operation.h).
+ *
  * Recipes that are eager go through the cache instead, in chunks (batch.h). */
 #include "engine/prefill.h"
 
@@ -19,9 +25,10 @@
 static void free_prefill(struct lk_prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
-    for (int i = 0; i < 4; i++)
-        lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[i / 2][i % 2].rows,
-                   p->exact_kv[i / 2][i % 2].size);
+    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
+        for (int side = 0; side < 2; side++)
+            lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[kind][side].rows,
+                       p->exact_kv[kind][side].size);
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
     lk_release(ledger, LK_FOR_SCRATCH, p->order, p->scratch.ranked);
@@ -39,7 +46,8 @@ static size_t exact_bytes(const struct lk_hparams *hp, int kind, int side) {
 
 uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp) {
     uint64_t sum = 0;
-    for (int i = 0; i < 4; i++) sum += exact_bytes(hp, i / 2, i % 2);
+    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
+        for (int side = 0; side < 2; side++) sum += exact_bytes(hp, kind, side);
     return sum;
 }
 
@@ -51,12 +59,13 @@ static lk_status alloc_prefill(struct lk_prefill *p, lk_err *err) {
     p->x_size = p->n_tok * hp->n_embd * sizeof(float);
     p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
     p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
-    for (int i = 0; i < 4 && exact_bytes(hp, i / 2, i % 2) > 0; i++) {
-        struct lk_exact_rows *exact = &p->exact_kv[i / 2][i % 2];
-        exact->size = p->n_tok * exact_bytes(hp, i / 2, i % 2);
-        exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
-        ok &= exact->rows != NULL;
-    }
+    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
+        for (int side = 0; side < 2; side++) {
+            struct lk_exact_rows *exact = &p->exact_kv[kind][side];
+            exact->size = p->n_tok * exact_bytes(hp, kind, side);
+            if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
+            ok = ok && (exact->rows || exact->size == 0);
+        }
     if (p->scratch.attn_scores)
         p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
     if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
@@ -168,38 +177,8 @@ static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
     return LK_OK;
 }
 
-static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
-    struct lk_session *s = p->s;
-    int n_layer = p->net->hp.n_layer;
-    lk_status status = LK_OK, here = LK_OK; /* on all ranks; on this one, until run_chunk */
-    for (int layer = 0; !status && layer < n_layer; layer++) {
-        p->job = lk_pass_job(&s->pass, layer);
-        lk_prefill_choose_exact(p);
-        if (p->attn_scores && p->job.stores) memset(p->attn_scores, 0, p->scratch.attn_scores);
-        bool is_recurrent = p->net->hp.is_recurrent[layer],
-             held = lk_stages_holds(&p->net->stages, layer);
-        if (!is_recurrent && p->job.stores) status = lk_prefill_alloc_layer(p, err);
-        /* Only K and V of earlier tokens matter from there on, and this layer has none. */
-        size_t first =
-            p->job.stores || p->embeds ? 0 : (p->n_tok - 1) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK;
-        for (size_t at = first, n; !status && at < p->n_tok; at += n) {
-            n = chunk_length(p, at);
-            if (!here && s->cancelled && atomic_exchange(&s->cancelled, 0))
-                here = lk_fail(err, LK_E_CANCELLED, "cancelled");
-            status = lk_prefill_run_chunk(p, layer, at, n, here, err);
-            if (!status && is_recurrent && held) keep_state(p, layer, at + n);
-            if (!status &&
-                !lk_report(s->model->peers, s->opts.progress, s->opts.user,
-                           (uint64_t)layer * p->n_tok + at + n, (uint64_t)n_layer * p->n_tok))
-                here = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
-        }
-        if (!status && p->net->stages.n > 1) status = pass_on(p, layer, first, err);
-    }
-    if (!status) status = lk_agree(s->model->peers, here, err);
-    return !status && !p->embeds ? take_logits(p, err) : status;
-}
-
-static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {
+/* Memory for the prompt, and its embeddings, which need nothing of other processes. */
+static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
     if (!status)
@@ -212,31 +191,61 @@ static lk_status run_prefill(struct lk_prefill *p, lk_err *err) {
     for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
-    status = lk_agree(p->s->model->peers, status, err);
-    return status ? status : run_layers(p, err);
+    return status;
 }
 
-/* Compute the prompt once for n sessions. A session whose policies select rows must be alone. */
-static lk_status prefill_group(struct lk_session *const *session, size_t n, const int32_t *tok,
-                               size_t n_tok, lk_err *err) {
-    struct lk_prefill p = {.s = session[0],
-                           .session = session,
-                           .n_session = n,
-                           .net = session[0]->model->net,
-                           .n_tok = n_tok,
-                           .tok = tok};
-    lk_checkpoints_open_planned(p.s);
-    lk_status status = run_prefill(&p, err);
-    for (size_t i = 0; !status && i < n; i++) {
-        struct lk_session *s = session[i];
-        memcpy(s->tok, tok, n_tok * sizeof *tok);
-        if (i > 0 && s->recurrent)
-            memcpy(s->recurrent, p.s->recurrent, lk_recurrent_bytes(&p.net->hp));
-        s->n_logits = 1;
-        s->n_tok = n_tok;
+/* All tokens through one layer. The result is that of all processes. */
+static lk_status run_layer(struct lk_prefill *p, int layer, lk_err *err) {
+    struct lk_session *s = p->s;
+    const struct lk_hparams *hp = &p->net->hp;
+    lk_status status = lk_prefill_prepare_layer(p, layer, err);
+    /* Only K and V of earlier tokens matter from there on, and this layer has none. */
+    size_t first =
+        p->job.stores || p->embedding ? 0 : (p->n_tok - 1) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK;
+    for (size_t at = first, n; !status && at < p->n_tok; at += n) {
+        n = chunk_length(p, at);
+        if (s->cancelled && atomic_exchange(&s->cancelled, 0))
+            status = lk_fail(err, LK_E_CANCELLED, "cancelled");
+        else
+            status = lk_prefill_prepare_chunk(p, layer, at, n, err);
+        status = lk_agree(s->model->peers, status, err);
+        if (!status) status = lk_prefill_compute_chunk(p, layer, at, n, err);
+        if (!status && hp->is_recurrent[layer] && lk_stages_holds(&p->net->stages, layer))
+            keep_state(p, layer, at + n);
+        if (!status &&
+            !lk_report(s->model->peers, s->opts.progress, s->opts.user,
+                       (uint64_t)layer * p->n_tok + at + n, (uint64_t)hp->n_layer * p->n_tok))
+            status = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
     }
-    if (!status) lk_checkpoints_keep_planned(p.s);
-    free_prefill(&p);
+    return !status && p->net->stages.n > 1 ? pass_on(p, layer, first, err) : status;
+}
+
+/* Leave the sessions as if each had evaluated the prompt. */
+static void finish(struct lk_prefill *p) {
+    for (size_t i = 0; i < p->n_session; i++) {
+        struct lk_session *s = p->session[i];
+        memcpy(s->tok, p->tok, p->n_tok * sizeof *p->tok);
+        if (i > 0 && s->recurrent)
+            memcpy(s->recurrent, p->s->recurrent, lk_recurrent_bytes(&p->net->hp));
+        s->n_logits = 1;
+        s->n_tok = p->n_tok;
+    }
+    lk_checkpoints_keep_planned(p->s);
+}
+
+/* Compute the prompt once for all sessions of p. A session whose policies select rows must be
+ * alone. */
+static lk_status prefill_group(struct lk_prefill *p, lk_err *err) {
+    lk_checkpoints_open_planned(p->s);
+    lk_status status = lk_agree(p->s->model->peers, prepare(p, err), err);
+    for (int layer = 0; !status && layer < p->net->hp.n_layer; layer++)
+        status = run_layer(p, layer, err);
+    if (!status && p->embedding)
+        lk_pool_rows(p->x, p->n_tok, (size_t)p->net->hp.n_embd, p->pooling, p->embedding);
+    else if (!status)
+        status = take_logits(p, err);
+    if (!status && !p->embedding) finish(p);
+    free_prefill(p);
     return status;
 }
 
@@ -259,11 +268,10 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
                            .net = net,
                            .n_tok = n_tok,
                            .tok = tok,
-                           .embeds = true};
+                           .embedding = out,
+                           .pooling = pooling};
     status = lk_session_reserve_absorb(s, 1, err);
-    if (!status) status = run_prefill(&p, err);
-    if (!status) lk_pool_rows(p.x, n_tok, (size_t)net->hp.n_embd, pooling, out);
-    free_prefill(&p);
+    if (!status) status = prefill_group(&p, err);
     lk_session_drop_tokens(s);
     lk_cache_trim(s->cache);
     return status;
@@ -276,31 +284,48 @@ static bool selects_rows(const struct lk_session *s) {
     return false;
 }
 
-static lk_status prefill_sessions(struct lk_session *const *session, size_t n, const int32_t *tok,
-                                  size_t n_tok, lk_err *err) {
+static struct lk_prefill prefill_of(const struct lk_op *op, struct lk_session *const *session,
+                                    size_t n) {
+    return (struct lk_prefill){.s = session[0],
+                               .session = session,
+                               .n_session = n,
+                               .net = session[0]->model->net,
+                               .n_tok = op->n,
+                               .tok = op->tok};
+}
+
+/* Memory of a session that does not depend on the layers. */
+static lk_status prepare_session(struct lk_session *s, size_t n_tok, lk_err *err) {
+    if (n_tok > (size_t)s->opts.n_ctx)
+        return lk_fail(err, LK_E_FULL,
+                       "%zu tokens do not fit a context of %d; use a larger context length", n_tok,
+                       s->opts.n_ctx);
+    lk_status status = lk_session_reserve_logits(s, 1, err);
+    return status ? status : lk_session_reserve_absorb(s, 1, err);
+}
+
+static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
+    struct lk_session *const *session = op->sessions;
     struct lk_ledger *ledger = &session[0]->ledger;
+    size_t n = op->n_session, n_group = 0;
     lk_status status = LK_OK;
     for (size_t i = 0; i < n; i++) lk_session_drop_tokens(session[i]);
-    for (size_t i = 0; !status && i < n; i++) {
-        if (n_tok > (size_t)session[i]->opts.n_ctx)
-            status = lk_fail(err, LK_E_FULL,
-                             "%zu tokens do not fit a context of %d; use a larger context length",
-                             n_tok, session[i]->opts.n_ctx);
-        if (!status) status = lk_session_reserve_logits(session[i], 1, err);
-        if (!status) status = lk_session_reserve_absorb(session[i], 1, err);
-    }
+    for (size_t i = 0; !status && i < n; i++) status = prepare_session(session[i], op->n, err);
     struct lk_session **group = lk_alloc(ledger, LK_FOR_OTHER, n * sizeof *group);
-    size_t n_group = 0;
     if (!status && !group) status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
     status = lk_agree(session[0]->model->peers, status, err);
     for (size_t i = 0; !status && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
-    if (n_group > 0) status = prefill_group(group, n_group, tok, n_tok, err);
+    if (n_group > 0) {
+        struct lk_prefill p = prefill_of(op, group, n_group);
+        status = prefill_group(&p, err);
+    }
     for (size_t i = 0; !status && i < n; i++) {
+        struct lk_prefill p = prefill_of(op, &session[i], 1);
         if (session[i]->recipe->eager)
-            status = lk_session_extend(session[i], tok, n_tok, err);
+            status = lk_session_extend(session[i], op->tok, op->n, err);
         else if (selects_rows(session[i]))
-            status = prefill_group(&session[i], 1, tok, n_tok, err);
+            status = prefill_group(&p, err);
     }
     lk_release(ledger, LK_FOR_OTHER, group, n * sizeof *group);
     for (size_t i = 0; i < n; i++) {
@@ -310,14 +335,10 @@ static lk_status prefill_sessions(struct lk_session *const *session, size_t n, c
     return status;
 }
 
-static lk_status run_op(struct lk_op *op, lk_err *err) {
-    return prefill_sessions(op->sessions, op->n_session, op->tok, op->n, err);
-}
-
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err) {
     struct lk_op op = {.kind = LK_OP_PREFILL,
-                       .run = run_op,
+                       .run = prefill_sessions,
                        .session = session[0],
                        .sessions = session,
                        .n_session = n,

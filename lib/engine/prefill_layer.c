@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-void lk_prefill_choose_exact(struct lk_prefill *p) {
+/* Let the exact rows be those of the current layer, or of the layer whose rows it attends to. */
+static void choose_exact(struct lk_prefill *p) {
     const struct lk_hparams *hp = &p->net->hp;
     p->exact = p->exact_kv[hp->n_shared > 0 && hp->is_swa[p->job.layer]];
     if (!p->job.stores || hp->is_recurrent[p->job.layer]) return;
@@ -123,16 +124,16 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
-    bool goes_on = !last_layer || p->embeds; /* x of all tokens is needed */
+    bool goes_on = !last_layer || p->embedding; /* x of all tokens is needed */
     if (!goes_on && !last_chunk) return lk_graph_finish(g, &p->s->ledger, err);
     struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
-    if (last_layer && p->embeds) x = p->net->family->norm(p->net, g->ctx, x);
+    if (last_layer && p->embedding) x = p->net->family->norm(p->net, g->ctx, x);
     if (goes_on) {
         g->x_out = x;
         ggml_set_output(g->x_out);
         ggml_build_forward_expand(g->graph, g->x_out);
     }
-    if (last_layer && last_chunk && !p->embeds) {
+    if (last_layer && last_chunk && !p->embedding) {
         x = ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]));
         g->logits = p->net->family->head(p->net, g->ctx, x);
         ggml_set_output(g->logits);
@@ -160,33 +161,34 @@ static void set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
     seq->attn_scores = p->attn_scores;
 }
 
-lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
-                               lk_status before, lk_err *err) {
+lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
+                                   lk_err *err) {
+    if (!lk_stages_holds(&p->net->stages, layer)) return LK_OK;
+    lk_status status = build_chunk(p, layer, at, n, err);
+    return status ? status : lk_graph_reserve_work(&p->graph, p->s->model, err);
+}
+
+lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
+                                   lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
-    bool held = lk_stages_holds(&p->net->stages, layer);
-    lk_status status = before;
-    if (!status && held) status = build_chunk(p, layer, at, n, err);
-    if (!status && held && p->s->model->peers)
-        status = lk_graph_reserve_work(&p->graph, p->s->model, err);
-    status = lk_agree(p->s->model->peers, status, err);
-    if (status || !held) return status;
     struct lk_graph *g = &p->graph;
     struct lk_peers *peers = p->s->model->peers;
+    if (!lk_stages_holds(&p->net->stages, layer)) return LK_OK;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
     if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
         memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
-    status = lk_graph_run(g, p->s->model, err);
-    if (status && peers) /* the others wait for partial attention */
-        peers->abort(peers, err->msg);
-    if (!status && peers && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
+    lk_status status = lk_graph_run(g, p->s->model, err);
+    if (status && peers) peers->abort(peers, err->msg); /* the others wait for partial attention */
+    if (!status && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
     if (!status && g->x_out)
         memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
     return status;
 }
 
-lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err) {
+/* Memory of the layer's rows in all sessions, then in the planned checkpoints. */
+static lk_status alloc_rows(struct lk_prefill *p, lk_err *err) {
     struct lk_checkpoints *c = &p->s->checkpoints;
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < p->n_session; i++)
@@ -198,4 +200,12 @@ lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err) {
         if (!lk_agree_all(p->s->model->peers, ok)) lk_checkpoints_drop_planned(p->s, i);
     }
     return status;
+}
+
+lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err) {
+    p->job = lk_pass_job(&p->s->pass, layer);
+    choose_exact(p);
+    if (!p->job.stores) return LK_OK;
+    if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
+    return p->net->hp.is_recurrent[layer] ? LK_OK : alloc_rows(p, err);
 }

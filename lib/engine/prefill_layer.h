@@ -4,7 +4,11 @@
 
 #include "engine/session_state.h"
 
-enum { LK_PREFILL_CHUNK = LK_EVAL_MAX, LK_PREFILL_NODES = 2 * LK_LAYER_NODES };
+enum {
+    LK_PREFILL_CHUNK = LK_EVAL_MAX,
+    LK_PREFILL_NODES = 2 * LK_LAYER_NODES,
+    LK_EXACT_KINDS = 2 /* of layers: all; those with a window, if layers share rows */
+};
 
 /* Exact K or V rows of a layer: one level with one block, with room for all tokens. */
 struct lk_exact_rows {
@@ -24,28 +28,31 @@ struct lk_prefill {
     size_t n_tok;
     float *x; /* [n_tok][n_embd] hidden states */
     size_t x_size;
-    const int32_t *tok; /* [n_tok] */
-    /* [kind of layer][K, V]; the second kind: with a window, if layers share rows */
-    struct lk_exact_rows exact_kv[2][2];
-    struct lk_exact_rows *exact; /* [2] of the current layer */
-    struct lk_layer_job job;     /* of the current layer */
+    const int32_t *tok;                               /* [n_tok] */
+    struct lk_exact_rows exact_kv[LK_EXACT_KINDS][2]; /* [kind of layer][K, V] */
+    struct lk_exact_rows *exact;                      /* [2] of the current layer */
+    struct lk_layer_job job;                          /* of the current layer */
     float *attn_scores;          /* [n_tok][n_head_kv]; NULL if no policy needs scores */
     struct lk_scored_row *order; /* [n_head_kv][n_tok] scratch of lk_evict_select; NULL if unused */
     struct lk_evict_scratch scratch; /* bytes of attn_scores and order */
     struct lk_graph graph;
-    bool embeds; /* x becomes the hidden states after the final norm, and no logits are computed */
+    /* [n_embd] or NULL. Not NULL: x becomes the hidden states after the final norm, which are
+     * pooled to it, and no logits are computed. */
+    float *embedding;
+    lk_pooling pooling;
 };
 
-/* Let the exact rows be those of the current layer, or of the layer whose rows it attends to. */
-void lk_prefill_choose_exact(struct lk_prefill *p);
+/* Make p->job and p->exact those of a layer, or of the layer whose rows it attends to, and find
+ * memory for its rows. A planned checkpoint without memory, in any process, is dropped. The result
+ * is that of all processes. */
+lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err);
 
-/* Memory of the layer's rows. A planned checkpoint without memory, on any rank, is dropped. */
-lk_status lk_prefill_alloc_layer(struct lk_prefill *p, lk_err *err);
-
-/* Tokens [at, at + n) through `layer`: p->x is replaced, or p->graph.logits computed. Does nothing
- * on ranks of other stages. before: what happened on this rank before the chunk. The result is that
- * of all ranks. */
-lk_status lk_prefill_run_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
-                               lk_status before, lk_err *err);
+/* Tokens [at, at + n) through `layer`: prepare finds all memory, and compute replaces p->x, or
+ * computes p->graph.logits. Neither does anything in a process without the layer. compute: LK_E_IO
+ * if a rank is lost; LK_E_NOMEM if ggml cannot start, which ends all ranks. */
+lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
+                                   lk_err *err);
+lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
+                                   lk_err *err);
 
 #endif
