@@ -127,7 +127,8 @@ static void test_prompt_then_steps(void **state) {
         assert_int_equal(lk_session_eval(a, tok + i, 1, false, NULL), LK_OK);
         assert_int_equal(lk_session_eval(b, tok + i, 1, false, NULL), LK_OK);
         double e = nmse(lk_session_logits(a, -1), lk_session_logits(b, -1), n_vocab);
-        if (!(e < 0.15)) fail_msg("token %d: nmse %g", i, e);
+        if (!(e < 0.04)) /* rot4 has at most 0.029, rot3 0.137 */
+            fail_msg("token %d: nmse %g", i, e);
     }
     lk_session_stats sa = lk_session_get_stats(a), sb = lk_session_get_stats(b);
     assert_true(sa.bits_per_value < 8 && sb.bits_per_value > 15.9 && sb.bits_per_value < 17);
