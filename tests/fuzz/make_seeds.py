@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Write the seeds of the fuzz targets into corpus/NAME/. They are checked in, so run this only to
-change them. Seeds of `grammar` and `request` that are not made here stay as they are."""
+"""Write the seeds of the fuzz targets: FOLDER/TARGET/SEED. scripts/test's step `fuzz` runs this.
+
+usage: make_seeds.py FOLDER
+"""
 import json
 import math
 import os
@@ -17,10 +19,14 @@ F32_TENSOR, F16_TENSOR, Q4_0_TENSOR, I32_TENSOR = 0, 1, 2, 26
 
 
 def write(target, name, data):
-    folder = os.path.join(HERE, "corpus", target)
+    folder = os.path.join(sys.argv[1], target)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, name), "wb") as file:
         file.write(data if isinstance(data, bytes) else data.encode())
+
+
+def compact(value):
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def text(value):
@@ -374,6 +380,24 @@ def write_texts():
         write("recipe", f"recipe-{i}", recipe)
 
 
+# ---- grammars: g or s, a grammar or a schema, and after a zero byte a text (fuzz_grammar.c) ----
+
+def write_grammars():
+    write("grammar", "ambiguous", 'groot ::= e\ne ::= e e | e e e | "a" | ""\0' + "a" * 70)
+    write("grammar", "classes", 'groot ::= (\n "ab"* |\n [^a-z\\n]{2,} . )+\0ababABé😀x')
+    write("grammar", "expression", 'groot ::= e\ne ::= e "+" t | t # left\n'
+          't ::= [0-9]{1,3} | "(" e ")" | "\\u00e9"?\0(1+23)+é+456')
+    write("grammar", "object", "s" + compact(
+        {"type": "object", "properties": {
+            "a": {"type": "string", "maxLength": 9},
+            "b": {"type": ["array", "null"], "items": {"$ref": "#"}, "maxItems": 3}},
+         "required": ["a"]}) + '\0{"a":"x\\n","b":[{"a":"café"}]}')
+    array = {"type": "array", "items": {"$ref": "#/$defs/A"}}
+    write("grammar", "refs", "s" + compact(
+        {"$defs": {"A": {"anyOf": [array, array | {"maxItems": 9}, {"enum": [1, 0.1, "x", None]}]}},
+         "$ref": "#/$defs/A"}) + "\0[[[[[[1,0.1],[]]]]]]")
+
+
 # ---- requests: a letter that selects the endpoint (fuzz_request.c), then the body ----
 
 def write_requests():
@@ -415,6 +439,25 @@ def write_requests():
             {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
             {"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "t", "output": "b"}]}))
+    write("request", "chat", "a" + compact(
+        {"messages": [{"role": "system", "content": "x"},
+                      {"role": "user", "content": [{"type": "text", "text": "y"}]}],
+         "stream": True, "stream_options": {"include_usage": True}, "stop": ["a", "b"],
+         "logprobs": True, "top_logprobs": 3, "kv": "f16", "n": 2, "seed": 7}))
+    write("request", "completion", "b" + compact(
+        {"prompt": ["a", [1, 2, 3]], "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "echo": True,
+         "best_of": 1, "frequency_penalty": 0.1}))
+    write("request", "refs", "b" + compact(
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+         "additionalProperties": {"type": "integer"}}))
+    fields = {"a": {"type": ["string", "null"], "maxLength": 4},
+              "b": {"type": "array", "items": {"$ref": "#/$defs/t"}, "minItems": 1, "maxItems": 3},
+              "c": {"anyOf": [{"const": 5}, {"enum": ["x", None]}]}}
+    of_answer = {"type": "object", "properties": fields, "required": ["a"],
+                 "additionalProperties": False, "$defs": {"t": {"type": "number"}}}
+    write("request", "schema", "a" + compact(
+        {"messages": [{"role": "user", "content": "x"}],
+         "response_format": {"type": "json_schema", "json_schema": {"schema": of_answer}}}))
     write("request", "recursive", "b" + json.dumps(schema))
     write("request", "json-schema", "b" + json.dumps({"prompt": "a", "json_schema": schema}))
 
@@ -438,6 +481,8 @@ def write_chat_templates():
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.strip())
     write_chat_templates()
     write_models()
     write_sidecars()
@@ -445,6 +490,7 @@ def main():
     write_sessions()
     write_results()
     write_texts()
+    write_grammars()
     write_requests()
 
 

@@ -18,9 +18,10 @@ cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=None -DLOWKEY_FUZZ=ON -DLOWKEY
 cmake --build "$build" -j "${LOWKEY_JOBS:-$(nproc)}"
 
 . "$source/tests/fuzz/limits.sh"
+python3 "$source/tests/fuzz/make_seeds.py" "$WORK/seeds"
 for target in "$build"/fuzz/fuzz_*; do
   name=$(basename "$target")
-  seeds=$source/tests/fuzz/corpus/${name#fuzz_}
+  seeds=$WORK/seeds/${name#fuzz_}
   dictionary=$source/tests/fuzz/${name#fuzz_}.dict
   cp "$target" "$OUT/"
   # The C library and the sanitizers' own belong to the image that runs the targets.
