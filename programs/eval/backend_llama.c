@@ -1,6 +1,6 @@
 /* libllama's own forward pass and cache as a backend. */
 #include "base/cxx_call.h"
-#include "eval/backend_ops.h"
+#include "eval/backend.h"
 
 #include "llama.h"
 

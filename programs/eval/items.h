@@ -1,4 +1,5 @@
-/* The items of a task that asks questions: generated from a seed, or read from data.
+/* Tasks that ask questions: their items, generated from a seed or read from data, and how backends
+ * answer them.
  *
  * Generated items cover a grid: lengths of 1/4, 2/4, 3/4 and all of the context (with --quick 1/2
  * and all), and depths of a needle. A sweep visits every length and depth once, in random order,
@@ -10,32 +11,12 @@
 #define LK_EVAL_ITEMS_H
 
 #include "base/err.h"
-#include "eval/arena.h"
+#include "eval/material.h"
 #include "eval/task.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* ---- random numbers ----
- *
- * The same seed gives the same items on every machine. */
-
-struct lk_rng {
-    uint64_t state;
-};
-
-/* The generator of one item: the index-th of the task (or other purpose) `name`, with the user's
- * seed. */
-struct lk_rng lk_rng_seed(uint64_t seed, const char *name, uint64_t index);
-
-uint64_t lk_rng_next(struct lk_rng *rng);
-
-/* A number from 0 to n - 1, n > 0. */
-size_t lk_rng_below(struct lk_rng *rng, size_t n);
-
-/* Fill order [n] with a random permutation of 0 to n - 1. */
-void lk_rng_permutation(struct lk_rng *rng, uint32_t *order, size_t n);
 
 /* ---- items: questions that the model answers in its own words ----
  *
@@ -178,5 +159,36 @@ struct lk_grid_point lk_grid_point_at(const struct lk_item_grid *grid,
 /* Generate the items of a grid. LK_E_ARG if max_unit units are too few for a length. */
 lk_status lk_items_generate(const struct lk_item_grid *grid, const struct lk_items_opts *opts,
                             struct lk_items *out, lk_err *err);
+
+/* ---- running ----
+ *
+ * Items are put to a backend, answered greedily in the model's own words, and scored. The
+ * likelihood of the right answer is measured too. It distinguishes caches even if a small model is
+ * always wrong or always right.
+ *
+ * Fields of a record: "part", "length", "depth", "prompt" ("chat" or "plain"), "n_head", "n_tail",
+ * "answer" (the text), the item's scores, and "nll" (nats per token of the right answer). */
+
+/* What the task's `arg` points to. */
+struct lk_question_kind {
+    lk_make_items_fn make;
+    int32_t n_ctx, n_ctx_quick; /* defaults; limited by the model's trained context */
+};
+
+/* The functions of struct lk_task. LK_QUESTION_FUNCTIONS initializes its fields. */
+lk_status lk_question_open(const struct lk_task_env *env, struct lk_open_task *out, lk_err *err);
+void lk_question_close(void *state);
+void lk_question_key(const void *state, size_t i, char *key, size_t cap);
+double lk_question_cost(const void *state, size_t i);
+lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t *n, lk_err *err);
+lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, const json_t *full,
+                          json_t *record, lk_err *err);
+lk_status lk_question_summarize(const void *state, const json_t *records, const json_t *full,
+                                struct lk_task_result *result, lk_err *err);
+
+#define LK_QUESTION_FUNCTIONS                                                                      \
+    .open = lk_question_open, .close = lk_question_close, .key = lk_question_key,                  \
+    .cost = lk_question_cost, .prompt = lk_question_prompt, .run = lk_question_run,                \
+    .summarize = lk_question_summarize
 
 #endif

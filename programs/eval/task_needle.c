@@ -10,8 +10,8 @@
  * `passkey`: a pass key in a text without information (Mohtashami and Jaggi, "Landmark
  * Attention", 2023, section 4.2), with lengths counted in tokens. */
 #include "base/buf.h"
-#include "eval/haystack.h"
-#include "eval/question.h"
+#include "eval/items.h"
+#include "eval/material.h"
 #include "eval/task.h"
 
 #include <stdlib.h>

@@ -8,9 +8,8 @@
  * contains a right one. */
 #include "base/atomic_file.h"
 #include "base/buf.h"
-#include "eval/haystack.h"
-#include "eval/jsonl.h"
-#include "eval/question.h"
+#include "eval/items.h"
+#include "eval/material.h"
 #include "eval/task.h"
 
 #include <string.h>

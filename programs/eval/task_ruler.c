@@ -13,8 +13,8 @@
  * count, and the question asks for the next three. There is one different word per 50 tokens.
  * Score: share of the three words. */
 #include "base/buf.h"
-#include "eval/haystack.h"
-#include "eval/question.h"
+#include "eval/items.h"
+#include "eval/material.h"
 #include "eval/task.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  *
  * Chunks and scored positions are those of llama-perplexity (-c N), so perplexities are comparable.
  * Chunks are evaluated in small steps through the cache itself. */
-#include "eval/backend_lowkey.h"
+#include "eval/backend.h"
 #include "eval/task.h"
 #include "lowkey_lab.h"
 

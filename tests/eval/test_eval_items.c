@@ -2,7 +2,7 @@
  * errors. */
 #include "base/ledger.h"
 #include "eval/eval.h"
-#include "eval/question.h"
+#include "eval/items.h"
 #include "test.h"
 #include "tiny_gguf.h"
 

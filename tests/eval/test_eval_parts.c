@@ -2,9 +2,8 @@
  * of answers. */
 #include "base/buf.h"
 #include "base/ledger.h"
-#include "eval/haystack.h"
 #include "eval/items.h"
-#include "eval/jsonl.h"
+#include "eval/material.h"
 #include "test.h"
 
 #include <unistd.h>

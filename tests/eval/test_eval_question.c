@@ -1,7 +1,7 @@
 /* Questions put to backends: records compared with libllama and with a second computation, and the
  * results computed from records. */
 #include "base/ledger.h"
-#include "eval/question.h"
+#include "eval/items.h"
 #include "eval/task.h"
 #include "test.h"
 #include "tiny_gguf.h"
