@@ -99,10 +99,9 @@ enum {
 
 /* Tokenize text[0..len), which must be valid UTF-8. `flags`: a sum of LK_TOKENIZE_*; 0: plain text
  * only. `n_max`: maximum number of tokens; time and memory are then in proportion to it, and runs
- * of more than 64 KiB with only or without white space are rejected. 0: no maximum, and runs of
+ * with only or without white space are cut every 64 KiB. 0: no maximum, and runs are cut every
  * 4 MiB. *tok is owned: lk_tokens_free. LK_E_FULL: more than n_max tokens. LK_E_FORMAT: not UTF-8,
- * or a mark without a control token. LK_E_UNSUPPORTED: a run is too long, or the model has no
- * tokenizer. LK_E_NOMEM. */
+ * or a mark without a control token. LK_E_UNSUPPORTED: the model has no tokenizer. LK_E_NOMEM. */
 lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
                       size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err);
 void lk_tokens_free(int32_t *tok);

@@ -54,11 +54,12 @@ bool lk_call_with_stack(void (*fn)(void *arg), void *arg, size_t stack_bytes) {
 struct tokenizer {
     const struct lk_vocab *vocab;
     const struct llama_vocab *llama;
-    bool parse;     /* libllama looks for control tokens */
-    size_t n_max;   /* 0: no limit */
-    bool merges;    /* a tokenizer that merges characters */
-    int32_t absent; /* a control token whose text is not in the fragment */
-    int32_t *tok;   /* [n] of cap */
+    bool parse;         /* libllama looks for control tokens */
+    size_t n_max;       /* 0: no limit */
+    bool merges;        /* a tokenizer that merges characters */
+    bool groups_digits; /* in groups of three from the right */
+    int32_t absent;     /* a control token whose text is not in the fragment */
+    int32_t *tok;       /* [n] of cap */
     size_t n, cap;
 };
 
@@ -201,7 +202,7 @@ static lk_status too_many(const struct tokenizer *t, lk_err *err) {
     return lk_fail(err, LK_E_FULL, "the text has more than %zu tokens", t->n_max);
 }
 
-enum { PIECE = 64 << 10 };
+enum { PIECE = 64 << 10, MAX_RUN = 4 << 20 }; /* bytes; of a run if tokens are not limited */
 
 /* Length of the first piece of a text that is longer: it ends before white space if there is some
  * near its end, and never within a character. */
@@ -214,6 +215,38 @@ static size_t piece_end(const char *text) {
     return end;
 }
 
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* libllama splits a run of digits into groups of three from the right in quadratic time. Groups are
+ * tokenized apart, so the run may be cut between two of them: bytes of text[0..n), a run of digits,
+ * up to such a place. */
+static size_t cut_digits(size_t n) {
+    enum { MAX_DIGITS = 600 };
+    return n <= MAX_DIGITS ? n : MAX_DIGITS - 3 + n % 3;
+}
+
+/* Bytes of the first piece of a text. A run that is all white space or has none is cut at fixed
+ * places, counted from its start, so that a longer text has the same pieces; never within a
+ * character. */
+static size_t next_piece(const struct tokenizer *t, const char *text, size_t len) {
+    const size_t max_run = t->n_max ? PIECE : MAX_RUN;
+    size_t run = 0;
+    for (size_t i = 0; i < len; i++) {
+        bool was_space = i && lk_is_space(text[i - 1]);
+        run = i && lk_is_space(text[i]) == was_space ? run + 1 : 1;
+        if (run > max_run) {
+            while (((unsigned char)text[i] & 0xC0) == 0x80) i--;
+            return i;
+        }
+        if (!t->groups_digits || !is_digit(text[i]) || (i && is_digit(text[i - 1]))) continue;
+        size_t n = 1;
+        while (i + n < len && is_digit(text[i + n])) n++;
+        size_t cut = cut_digits(n);
+        if (cut < n) return i + cut;
+    }
+    return len;
+}
+
 /* Fail if the text certainly has more tokens than allowed. Time and memory depend on the number
  * allowed: tokens are counted in pieces. A cut adds a few tokens at most. */
 static lk_status check_count(struct tokenizer *t, const char *text, size_t len, lk_err *err) {
@@ -222,6 +255,8 @@ static lk_status check_count(struct tokenizer *t, const char *text, size_t len, 
     if (len <= PIECE || (len / BYTES_PER_TOKEN <= n_free && len <= UNCOUNTED)) return LK_OK;
     while (len) {
         size_t n = len > PIECE ? piece_end(text) : len;
+        size_t part = next_piece(t, text, n);
+        if (part < n) n = part;
         lk_status status = append_tokens(t, text, n, false, err);
         if (status) return status;
         count += t->n - n_before;
@@ -236,13 +271,16 @@ static lk_status check_count(struct tokenizer *t, const char *text, size_t len, 
 
 /* Append the tokens of a text without marks. */
 static lk_status append_fragment(struct tokenizer *t, const char *text, size_t len, lk_err *err) {
-    size_t first = t->n;
     lk_status status = LK_OK;
     if (len == 0) return LK_OK;
     if (t->n_max) status = check_count(t, text, len, err);
-    if (!status) status = append_tokens(t, text, len, false, err);
-    if (!status && !t->parse) status = spell_control_tokens(t, first, text, len, err);
-    if (!status && t->n_max && t->n > t->n_max) status = too_many(t, err);
+    for (size_t n; !status && len; text += n, len -= n) {
+        size_t first = t->n;
+        n = next_piece(t, text, len);
+        status = append_tokens(t, text, n, false, err);
+        if (!status && !t->parse) status = spell_control_tokens(t, first, text, n, err);
+        if (!status && t->n_max && t->n > t->n_max) status = too_many(t, err);
+    }
     return status;
 }
 
@@ -284,9 +322,7 @@ static size_t valid_prefix(const char *text, size_t len, bool marked) {
     }
 }
 
-static lk_status check_text(const char *text, size_t len, unsigned flags, size_t n_max,
-                            lk_err *err) {
-    const size_t max_run = n_max ? PIECE : 4 << 20;
+static lk_status check_text(const char *text, size_t len, unsigned flags, lk_err *err) {
     const unsigned known = LK_TOKENIZE_BEGIN | LK_TOKENIZE_CONTROL | LK_TOKENIZE_MARKED;
     bool marked = (flags & LK_TOKENIZE_MARKED) != 0;
     if ((flags & ~known) || (marked && (flags & LK_TOKENIZE_CONTROL)))
@@ -298,12 +334,6 @@ static lk_status check_text(const char *text, size_t len, unsigned flags, size_t
     if (valid < len)
         return lk_fail(err, LK_E_FORMAT, "the text is not UTF-8: byte %zu is 0x%02X", valid,
                        (unsigned char)text[valid]);
-    size_t run = longest_run(text, len);
-    if (run > max_run)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "the text has %zu bytes in a row that are all white space or have none; at "
-                       "most %zu are supported",
-                       run, max_run);
     return LK_OK;
 }
 
@@ -326,12 +356,13 @@ lk_status lk_vocab_tokenize(const struct lk_vocab *vocab, const char *text, size
     struct tokenizer t = {.vocab = vocab,
                           .llama = lk_vocab_llama(vocab),
                           .parse = (flags & LK_TOKENIZE_CONTROL) != 0,
+                          .groups_digits = lk_vocab_groups_digits(vocab),
                           .n_max = n_max};
     size_t n_end = 0;
     if (!t.llama) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no tokenizer");
     t.merges = llama_vocab_type(t.llama) == LLAMA_VOCAB_TYPE_SPM ||
                llama_vocab_type(t.llama) == LLAMA_VOCAB_TYPE_BPE;
-    lk_status status = check_text(text, len, flags, n_max, err);
+    lk_status status = check_text(text, len, flags, err);
     if (!status) status = reserve(&t, 8, err);
     if (!status && (flags & LK_TOKENIZE_BEGIN)) status = append_edges(&t, &n_end, err);
     int32_t end = n_end ? t.tok[--t.n] : -1;

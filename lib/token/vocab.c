@@ -87,6 +87,13 @@ static void find_byte_tokens(struct lk_vocab *v) {
         }
 }
 
+bool lk_vocab_groups_digits(const struct lk_vocab *vocab) {
+    char name[32];
+    return vocab->model &&
+           llama_model_meta_val_str(vocab->model, "tokenizer.ggml.pre", name, sizeof name) > 0 &&
+           (strcmp(name, "superbpe") == 0 || strcmp(name, "tiny_aya") == 0);
+}
+
 lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
     struct load_call call = {.path = path};
     lk_redirect_logs();

@@ -48,6 +48,9 @@ struct lk_special_tokens lk_vocab_special(const struct lk_vocab *vocab);
 /* Like lk_model_get_fim_tokens. */
 lk_fim_tokens lk_vocab_fim_tokens(const struct lk_vocab *vocab);
 
+/* Does its tokenizer split digits into groups of three, counted from the right? */
+bool lk_vocab_groups_digits(const struct lk_vocab *vocab);
+
 /* True for tokens that end generation. */
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok);
 

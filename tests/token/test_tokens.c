@@ -1,4 +1,5 @@
 /* Tokenizing and detokenizing, chat templates, sampling, and grammars from JSON schemas. */
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "model/net.h"
@@ -7,6 +8,8 @@
 #include "token/chat_format.h"
 #include "token/sampling.h"
 #include "token/tokenize.h"
+
+#include "llama.h"
 
 #include <unistd.h>
 
@@ -145,12 +148,57 @@ static void long_words(void **state) {
             assert_true(n > 0 && n <= N + 1);
             free(tok);
         }
-        memset(text, 'a', 5 << 20);
-        assert_int_equal(lk_vocab_tokenize(vocab[v], text, 5 << 20, 0, 0, &tok, &n, NULL),
-                         LK_E_UNSUPPORTED);
         lk_vocab_free(vocab[v]);
     }
     free(text);
+}
+
+/* Runs of more than 64 KiB, such as base64, are cut at fixed places: a text with more after it has
+ * the same tokens first. */
+static void long_runs_are_cut(void **state) {
+    enum { CUT = 64 << 10, LONG = 150000, MORE = 160000 };
+    struct lk_vocab *v = open_vocab("qwen2-bpe");
+    char *text = malloc(MORE);
+    int32_t *tok[3] = {NULL};
+    size_t n[3] = {0};
+    for (size_t i = 0; i < MORE; i++) text[i] = i % 3 ? 'b' : 'a';
+    memcpy(text + CUT - 1, "\xC3\xA9", 2); /* a character across the first place */
+    const size_t len[3] = {CUT - 1, LONG, MORE};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(lk_vocab_tokenize(v, text, len[i], 0, MORE, &tok[i], &n[i], NULL), LK_OK);
+    assert_memory_equal(tok[1], tok[0], n[0] * sizeof **tok);
+    size_t same = 0;
+    while (same < n[1] && tok[1][same] == tok[2][same]) same++;
+    assert_true(same + 64 > n[1]);
+    for (size_t i = 0; i < 3; i++) free(tok[i]);
+    free(text);
+    lk_vocab_free(v);
+}
+
+/* A tokenizer that splits digits in groups from the right in quadratic time: its long runs are cut
+ * between groups, so the tokens are the same. */
+static void long_numbers_are_cut(void **state) {
+    enum { SHORT = 2000, LONG = 32000 };
+    char name[] = "superbpe";
+    struct lk_vocab *v = open_split_vocab("qwen2-bpe", name);
+    char *text = malloc(LONG + 1);
+    int32_t *tok = NULL, direct[SHORT];
+    size_t n = 0;
+    for (size_t i = 0; i < LONG; i++) text[i] = (char)('0' + i * 7 % 10);
+    for (int32_t len = SHORT - 3; len < SHORT; len++) {
+        assert_int_equal(lk_vocab_tokenize(v, text, (size_t)len, 0, 0, &tok, &n, NULL), LK_OK);
+        int32_t n_direct =
+            llama_tokenize(lk_vocab_llama(v), text, len, direct, SHORT, false, false);
+        assert_int_equal(n, n_direct);
+        assert_memory_equal(tok, direct, n * sizeof *tok);
+        free(tok);
+    }
+    double start = lk_now();
+    assert_int_equal(lk_vocab_tokenize(v, text, LONG, 0, 0, &tok, &n, NULL), LK_OK);
+    assert_true(lk_now() - start < 30); /* whole it takes minutes */
+    free(tok);
+    free(text);
+    lk_vocab_free(v);
 }
 
 /* The default model's tokenizer, if the model is present. */
@@ -483,6 +531,8 @@ int main(void) {
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(invalid_utf8_is_rejected),
         cmocka_unit_test(long_words),
+        cmocka_unit_test(long_runs_are_cut),
+        cmocka_unit_test(long_numbers_are_cut),
         cmocka_unit_test(smollm2_tokens),
         cmocka_unit_test(chat_template),
         cmocka_unit_test(greedy_and_penalty),
