@@ -454,25 +454,20 @@ static void count_is_bounded(void **state) {
     enum { LEN = 2 << 20, N_MAX = 2000 };
     struct lk_vocab *vocab[] = {open_changed("qwen2-bpe", (struct change){0}),
                                 open_changed("llama-spm", (struct change){0})};
-    static const struct {
-        const char *pattern;
-        lk_status status;
-    } texts[] = {{"hello world, how are you? ", LK_E_FULL},
-                 {" ", LK_E_UNSUPPORTED},
-                 {"a", LK_E_UNSUPPORTED}};
+    static const char *const patterns[] = {"hello world, how are you? ", " ", "a"};
     char *text = malloc(LEN);
     for (size_t v = 0; v < 2; v++)
-        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        for (size_t i = 0; i < 3; i++) {
             int32_t *tok = NULL;
             size_t n = 0;
             lk_err err = {0};
-            fill(text, LEN, texts[i].pattern);
+            fill(text, LEN, patterns[i]);
             double start = cpu_seconds();
             assert_int_equal(lk_vocab_tokenize(vocab[v], text, LEN, 0, N_MAX, &tok, &n, &err),
-                             texts[i].status);
+                             LK_E_FULL);
             double refused = cpu_seconds() - start;
-            if (texts[i].status != LK_E_FULL) continue;
             assert_string_equal(err.msg, "the text has more than 2000 tokens");
+            if (i > 0) continue; /* whole, a single word takes much memory */
             start = cpu_seconds();
             assert_int_equal(lk_vocab_tokenize(vocab[v], text, LEN, 0, 0, &tok, &n, NULL), LK_OK);
             assert_true(4 * refused < cpu_seconds() - start); /* 1 piece of 32 */
