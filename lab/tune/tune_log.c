@@ -1,6 +1,7 @@
 /* The log of measured results: reading, checking and writing its file. */
 #include "tune/tune_log.h"
 
+#include "base/ascii.h"
 #include "base/atomic_file.h"
 #include "base/buf.h"
 #include "base/err.h"
@@ -74,16 +75,8 @@ static bool read_literal(struct reader *r, const char *text) {
 
 /* 16 hexadecimal digits. */
 static bool read_hex(struct reader *r, uint64_t *out) {
-    uint64_t x = 0;
-    if (r->end - r->at < HEX) return false;
-    for (int i = 0; i < HEX; i++) {
-        char c = r->at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0) return false;
-        x = x << 4 | (unsigned)digit;
-    }
+    if (r->end - r->at < HEX || !lk_read_hex(r->at, HEX, out)) return false;
     r->at += HEX;
-    *out = x;
     return true;
 }
 

@@ -1,11 +1,11 @@
 /* Edit distance of short words. */
 #include "base/closest.h"
 
+#include "base/ascii.h"
+
 #include <string.h>
 
 enum { MAX_WORD = 40 };
-
-static char to_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
 static unsigned min3(unsigned a, unsigned b, unsigned c) {
     unsigned ab = a < b ? a : b;
@@ -22,9 +22,9 @@ static unsigned edit_distance(const char *a, size_t n_a, const char *b, size_t n
         const unsigned *above = row[(i - 1) % 3], *above_2 = row[(i + 1) % 3];
         now[0] = (unsigned)i;
         for (size_t j = 1; j <= n_b; j++) {
-            char x = to_lower(a[i - 1]), y = to_lower(b[j - 1]);
+            char x = lk_to_lower(a[i - 1]), y = lk_to_lower(b[j - 1]);
             now[j] = min3(above[j] + 1, now[j - 1] + 1, above[j - 1] + (x != y));
-            if (i > 1 && j > 1 && x == to_lower(b[j - 2]) && y == to_lower(a[i - 2]) &&
+            if (i > 1 && j > 1 && x == lk_to_lower(b[j - 2]) && y == lk_to_lower(a[i - 2]) &&
                 above_2[j - 2] + 1 < now[j])
                 now[j] = above_2[j - 2] + 1;
         }

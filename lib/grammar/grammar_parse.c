@@ -10,6 +10,7 @@
  * MAX_NESTING. */
 #include "grammar/grammar_parse.h"
 
+#include "base/ascii.h"
 #include "base/fnv1a.h"
 #include "base/utf8.h"
 
@@ -187,11 +188,7 @@ static uint32_t rule_of(struct parser *p, const char *name, size_t len) {
 static bool read_hex(struct parser *p, int digits, uint32_t *code) {
     *code = 0;
     for (int i = 0; i < digits; i++, p->at++) {
-        char c = p->at < p->end ? *p->at : 0;
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = p->at < p->end ? lk_hex_digit(*p->at) : -1;
         if (digit < 0) return fail_expected(p, "a hexadecimal digit");
         *code = *code << 4 | (uint32_t)digit;
     }
@@ -411,7 +408,7 @@ static bool read_group(struct parser *p) {
 static bool read_count(struct parser *p, bool newline, uint32_t *count) {
     const char *start = p->at;
     *count = 0;
-    for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++) {
+    for (; p->at < p->end && lk_is_digit(*p->at); p->at++) {
         *count = *count * 10 + (uint32_t)(*p->at - '0');
         if (*count > MAX_REPEAT)
             return fail_at(p, start, LK_E_FORMAT, "at most 65536 repetitions are supported");
@@ -431,7 +428,7 @@ static bool read_braces(struct parser *p, bool newline, struct lk_repeat *repeat
     if (p->at < p->end && *p->at == ',') {
         p->at++;
         skip_space(p, newline);
-        limited = p->at < p->end && *p->at >= '0' && *p->at <= '9';
+        limited = p->at < p->end && lk_is_digit(*p->at);
         repeat->max = 0;
         if (limited && !read_count(p, newline, &repeat->max)) return false;
     }

@@ -1,6 +1,7 @@
 /* A recursive descent parser for regular expressions. */
 #include "grammar/pattern_parse.h"
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -103,11 +104,10 @@ static uint32_t read_code(struct parser *p) {
 }
 
 static bool read_hex(struct parser *p, int digits, uint32_t *code) {
-    char text[9] = {0}, *end;
-    for (int i = 0; i < digits && p->at[i]; i++) text[i] = p->at[i];
-    *code = (uint32_t)strtoul(text, &end, 16);
-    if (end != text + digits || text[0] == '-' || text[0] == '+' || text[0] == ' ')
+    uint64_t number;
+    if (!lk_read_hex(p->at, digits, &number))
         return invalid(p, "an escape without its hexadecimal digits");
+    *code = (uint32_t)number;
     p->at += digits;
     return true;
 }
@@ -148,12 +148,12 @@ static bool read_escape(struct parser *p, uint32_t *code) {
         p->at++;
         return read_hex(p, c == 'x' ? 2 : 4, code);
     }
-    if (name && !(c == '0' && p->at[1] >= '0' && p->at[1] <= '9')) {
+    if (name && !(c == '0' && lk_is_digit(p->at[1]))) {
         *code = (unsigned char)codes[name - names];
         p->at++;
         return true;
     }
-    if (c >= '0' && c <= '9') return unsupported(p, "a back reference");
+    if (lk_is_digit(c)) return unsupported(p, "a back reference");
     if (c == 'b' || c == 'B') return unsupported(p, "a word boundary");
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return unsupported(p, "this escape");
     *code = read_code(p);
@@ -281,7 +281,7 @@ static bool read_braces(struct parser *p, int *min, int *max) {
         *min = m;
         *max = LK_PATTERN_NO_LIMIT;
     }
-    if (n && p->at[1] >= '0' && p->at[1] <= '9') {
+    if (n && lk_is_digit(p->at[1])) {
         p->at += n;
         return true;
     }

@@ -1,6 +1,7 @@
 /* Scanner of recipe texts. */
 #include "recipe/recipe_scan.h"
 
+#include "base/ascii.h"
 #include "recipe/recipe_suggest.h"
 
 #include <stdarg.h>
@@ -8,10 +9,7 @@
 #include <string.h>
 
 /* Recipes are ASCII. <ctype.h> depends on the locale and on the sign of char. */
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static char to_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
 /* Skip white space and comments from `at`. Returns their end, and sets *line_end if they contain a
  * line break. */
@@ -19,7 +17,7 @@ static size_t skip_blank(const char *text, size_t len, size_t at, bool *line_end
     while (at < len) {
         if (text[at] == '#') {
             while (at < len && text[at] != '\n') at++;
-        } else if (is_space(text[at])) {
+        } else if (lk_is_space(text[at])) {
             if (text[at] == '\n') *line_end = true;
             at++;
         } else {
@@ -46,8 +44,8 @@ void lk_scan_word(struct lk_scan *scan, char word[LK_WORD_MAX]) {
     size_t n = 0, first = lk_scan_next(scan);
     for (; scan->at < scan->len; scan->at++) {
         char c = scan->text[scan->at];
-        if (!is_letter(c) && !(is_digit(c) && scan->at > first)) break;
-        if (n < LK_WORD_MAX - 1) word[n++] = to_lower(c);
+        if (!is_letter(c) && !(lk_is_digit(c) && scan->at > first)) break;
+        if (n < LK_WORD_MAX - 1) word[n++] = lk_to_lower(c);
     }
     word[n] = 0;
 }
@@ -70,15 +68,15 @@ bool lk_scan_number(struct lk_scan *scan, int64_t *thousandths) {
     const int64_t max = 1000000000000;
     size_t at = lk_scan_next(scan);
     int64_t value = 0;
-    if (at == scan->len || !is_digit(scan->text[at])) return false;
-    for (; at < scan->len && is_digit(scan->text[at]); at++) {
+    if (at == scan->len || !lk_is_digit(scan->text[at])) return false;
+    for (; at < scan->len && lk_is_digit(scan->text[at]); at++) {
         value = value * 10 + (scan->text[at] - '0');
         if (value > max) value = max;
     }
     value *= 1000;
-    if (at + 1 < scan->len && scan->text[at] == '.' && is_digit(scan->text[at + 1])) {
+    if (at + 1 < scan->len && scan->text[at] == '.' && lk_is_digit(scan->text[at + 1])) {
         at++;
-        for (int64_t unit = 100; at < scan->len && is_digit(scan->text[at]) && unit;
+        for (int64_t unit = 100; at < scan->len && lk_is_digit(scan->text[at]) && unit;
              at++, unit /= 10)
             value += unit * (scan->text[at] - '0');
     }
@@ -97,7 +95,7 @@ static const char *describe_found(const struct lk_scan *scan, size_t at, char *b
     }
     const char *c = scan->text + at;
     size_t n = 0;
-    while (at + n < scan->len && n < MAX_FOUND && (is_letter(c[n]) || is_digit(c[n]))) n++;
+    while (at + n < scan->len && n < MAX_FOUND && (is_letter(c[n]) || lk_is_digit(c[n]))) n++;
     if (n > 0)
         snprintf(buf, cap, "'%.*s%s'", (int)n, c, n == MAX_FOUND ? "..." : "");
     else if (*c > ' ' && *c < 127)
@@ -117,7 +115,7 @@ static void print_excerpt(const struct lk_scan *scan, size_t at, char *buf, size
         if (i == at) n += (size_t)snprintf(buf + n, cap - n, ">>");
         if (i == to) break;
         char c = scan->text[i];
-        buf[n++] = is_space(c) ? ' ' : c < ' ' || c > '~' ? '?' : c;
+        buf[n++] = lk_is_space(c) ? ' ' : c < ' ' || c > '~' ? '?' : c;
     }
     snprintf(buf + n, cap - n, "%s", to < scan->len ? "..." : "");
 }

@@ -35,8 +35,6 @@ static void push_token(struct lexer *l, enum lk_jinja_lexeme kind, const char *a
 
 static bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
-static bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -55,13 +53,13 @@ static void push_text(struct lexer *l, const char *tag) {
     char sign = tag + 2 < l->end ? tag[2] : 0;
     bool at_line_start = l->line_start;
     if (l->strip_next) {
-        while (from < to && is_white(*from)) from++;
+        while (from < to && lk_is_space(*from)) from++;
     } else if (l->drop_newline && from < to && *from == '\n') {
         from++;
         at_line_start = true;
     }
     if (tag < l->end && sign == '-') {
-        while (to > from && is_white(to[-1])) to--;
+        while (to > from && lk_is_space(to[-1])) to--;
     } else if (tag < l->end && is_block && sign != '+') {
         const char *start = to;
         while (start > from && is_blank(start[-1])) start--;
@@ -137,7 +135,7 @@ static void lex_tag(struct lexer *l) {
     l->at += 2;
     if (l->at < l->end && (*l->at == '-' || (*l->at == '+' && is_block))) l->at++;
     for (;;) {
-        while (l->at < l->end && is_white(*l->at)) l->line += *l->at++ == '\n';
+        while (l->at < l->end && lk_is_space(*l->at)) l->line += *l->at++ == '\n';
         l->heap->line = l->line;
         if (l->at >= l->end) lk_jinja_fail(l->heap, LK_E_FORMAT, "a tag has no end");
         if (at_end_of_tag(l, is_block, depth, &sign)) break;
@@ -189,16 +187,9 @@ static size_t encode_utf8(uint32_t c, char *out) {
 }
 
 /* The value of n hexadecimal digits at text[0..len), or -1. */
-static long read_hex(const char *text, size_t len, size_t n) {
-    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-    long value = 0;
-    if (len < n) return -1;
-    for (size_t i = 0; i < n; i++) {
-        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
-        if (!digit) return -1;
-        value = 16 * value + (digit - digits) % 16;
-    }
-    return value;
+static long read_hex(const char *text, size_t len, int n) {
+    uint64_t value;
+    return len >= (size_t)n && lk_read_hex(text, n, &value) ? (long)value : -1;
 }
 
 struct lk_jinja_text lk_jinja_unescape(struct lk_jinja_heap *heap,

@@ -2,6 +2,7 @@
  * lines. */
 #include "eval/material.h"
 
+#include "base/ascii.h"
 #include "base/buf.h"
 #include "base/ledger.h"
 #include "base/splitmix64.h"

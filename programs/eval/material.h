@@ -101,9 +101,6 @@ struct lk_haystack lk_haystack_noise(void);
 /* An invented name such as "Torwick". Indices 0 to 4095 give different names. */
 const char *lk_invent_name(uint32_t index, const char *ending, struct lk_arena *arena);
 
-/* Whether c is white space in ASCII, whatever the locale. */
-static inline bool lk_is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 /* ---- JSON lines: a file with one JSON object per line; empty lines are skipped ---- */
 
 /* A row and its place in the file. Errors about it start with "PATH:LINE: ". */
