@@ -15,7 +15,7 @@
 #include "attention/runs.h"
 #include "attention/score_pre.h"
 #include "bench_support.h"
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 #include "support_basis.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cxx_call.h"
-#include "cache/basis_rows.h"
+#include "cache/project.h"
 #include "engine/adapters.h"
 #include "lowkey_lab.h"
 #include "model/gguf_read.h"

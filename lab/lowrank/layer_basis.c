@@ -1,7 +1,7 @@
 /* Fits the bases of one side, layer by layer and group by group. */
 #include "lowrank/layer_basis.h"
 
-#include "cache/basis_rows.h"
+#include "cache/project.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"
 #include "lowrank/moments.h"

@@ -1,7 +1,6 @@
 /* A recipe's cache as a projection and a straight-through error. */
 #include "training/lora_cache.h"
 
-#include "cache/basis_rows.h"
 #include "cache/project.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Scores of keys that are stored as latents from before RoPE. */
 #include "attention/score_pre.h"
 
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 #include "cache/project.h"
 
 #include <string.h>

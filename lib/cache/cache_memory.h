@@ -1,6 +1,6 @@
 /* Memory of a cache: finds it ahead of time, so that appending and aging rows cannot fail.
  *
- * Blocks may be shared with copies of the cache (cache_copy.h). Writing to a shared block replaces
+ * Blocks may be shared with copies of the cache (cache.h). Writing to a shared block replaces
  * it by a copy. That happens in two places:
  *
  *   rows appended to a block that is not full yet            at most one block of a level

@@ -92,7 +92,7 @@ struct lk_level {
     const struct lk_basis *basis; /* the parts are latents in this basis; NULL: heads' rows */
     const struct lk_rope *rope;   /* latents of K before this rotation; NULL: rows as scored */
     bool shares_basis;            /* `basis` is a copy of a store (cache/latent_levels.h) */
-    struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (cache/k_up.h), or NULL */
+    struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (latent_levels.h), or NULL */
 };
 
 /* Channels of a part, and bytes from the start of a block to it. */
@@ -108,7 +108,7 @@ static inline size_t lk_level_part_offset(const struct lk_level *level, int part
 struct lk_equalizer {
     float *sigma;       /* [n_part][stride], NULL if unused */
     float *query_power; /* [n_part][stride] sum of q^2 until calibration; only for K with sigma */
-    float *recorded;    /* [n_recorded] of query_power, after each token of a pass (draft_rows.h) */
+    float *recorded;    /* [n_recorded] of query_power, after each token of a pass (cache.h) */
     int n_recorded;
     int n_part, stride; /* stride: channels of the widest part */
     bool calibrated;    /* sigma is valid */

@@ -9,13 +9,26 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "cache/kv.h"
 #include "sidecar/basis.h"
 
 struct lk_cache;
-struct lk_k_up;
-struct lk_k_up_use;
-struct lk_kv;
-struct lk_level;
+
+/* The up-projection of K before RoPE, prepared for scoring.
+ *
+ * For each KV head these are the rows of up: d_head vectors with a channel per component, in the
+ * order of RoPE's pairs (cache/rope.h), transformed into the domain of the level's codec and
+ * prepared as queries to its codes. Only the forms that these codes' kernels read are kept.
+ *
+ * A codec's channel statistics (sigma) are part of its domain. With them, each session has its own
+ * copy, prepared once they are known. Without them, all sessions share one. */
+struct lk_k_up {
+    struct lk_queries up; /* n_q = d_head; arrays that are not kept are NULL */
+    /* Of the first head only: what the vectors of all heads were made for. */
+    const struct lk_basis *basis;
+    struct lk_codec codec;
+    const struct lk_kernels *kernels;
+};
 
 /* ---- the store ---- */
 
@@ -28,18 +41,6 @@ void lk_latent_store_free(struct lk_latent_store *store);
 
 /* Bytes of the entries. */
 uint64_t lk_latent_store_bytes(struct lk_latent_store *store);
-
-/* The first n_comp components, or more, of a basis that outlives the store. LK_E_NOMEM. */
-lk_status lk_latent_store_basis(struct lk_latent_store *store, const struct lk_basis *of,
-                                int n_comp, const struct lk_basis **out, lk_err *err);
-
-/* The up-projection of all KV heads of a level (cache/k_up.h), for a codec without sigma.
- * LK_E_NOMEM. */
-lk_status lk_latent_store_k_up(struct lk_latent_store *store, const struct lk_level *level,
-                               const struct lk_k_up_use *use, struct lk_k_up **out, lk_err *err);
-
-/* Return what one of the functions above has given. NULL does nothing. */
-void lk_latent_store_return(struct lk_latent_store *store, const void *content);
 
 /* ---- the levels of a cache ---- */
 

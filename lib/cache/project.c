@@ -1,12 +1,110 @@
-/* Latents: projection into a basis and back. */
+/* Latents: rows of a basis, projection into it and back. */
 #include "cache/project.h"
 
-#include "cache/basis_rows.h"
+#include "codec/half.h"
 
+#include <math.h>
 #include <string.h>
 
-/* Four lanes: gcc and clang support vector_size(16) on every machine. */
+/* ---- rows of a basis as floats, and compact copies ---- */
+
+/* Vectors of four lanes: gcc and clang provide them on every CPU. */
 typedef float float4 __attribute__((vector_size(16)));
+typedef int32_t int4 __attribute__((vector_size(16)));
+typedef uint16_t ushort4 __attribute__((vector_size(8)));
+typedef int8_t char4 __attribute__((vector_size(4)));
+
+/* Moving the bits of a half float to those of a float leaves the exponent 112
+ * too small, also for subnormal values, which the product normalizes. */
+void lk_basis_halves_to_floats(const uint16_t *x, int n, float *out) {
+    const float4 up = {0x1p112f, 0x1p112f, 0x1p112f, 0x1p112f};
+    for (int i = 0; i < n; i += 4) {
+        ushort4 half;
+        memcpy(&half, x + i, sizeof half);
+        int4 bits = __builtin_convertvector(half, int4);
+        float4 magnitude = (float4)((bits & 0x7fff) << 13) * up;
+        int4 all = (int4)magnitude | (bits & 0x8000) << 16;
+        memcpy(out + i, &all, sizeof all);
+    }
+}
+
+void lk_basis_bytes_to_floats(const int8_t *x, int n, float scale, float *out) {
+    const float4 all = {scale, scale, scale, scale};
+    for (int i = 0; i < n; i += 4) {
+        char4 byte;
+        memcpy(&byte, x + i, sizeof byte);
+        float4 y = __builtin_convertvector(__builtin_convertvector(byte, int4), float4) * all;
+        memcpy(out + i, &y, sizeof y);
+    }
+}
+
+/* ---- copies ---- */
+
+static size_t round_to_line(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* Bytes of one group's rows, and of its scales. */
+static size_t group_bytes(const struct lk_basis *b, int n_comp) {
+    return lk_basis_numbers_bytes(b->type, (size_t)n_comp * b->width);
+}
+static size_t group_scale_bytes(const struct lk_basis *b, int n_comp) {
+    return b->type == LK_BASIS_Q8 ? n_comp * sizeof(float) : 0;
+}
+
+/* Bytes of one matrix and its scales. */
+static size_t matrix_bytes(const struct lk_basis *b, int n_comp) {
+    return round_to_line(b->n_group * group_bytes(b, n_comp)) +
+           round_to_line(b->n_group * group_scale_bytes(b, n_comp));
+}
+
+size_t lk_basis_copy_bytes(const struct lk_basis *of, int n_comp) {
+    return (of->up.any == of->down.any ? 1 : 2) * matrix_bytes(of, n_comp);
+}
+
+/* Copy the first n_comp rows of each group, and their scales, to `mem`. */
+static struct lk_basis_matrix copy_matrix(const struct lk_basis *of,
+                                          const struct lk_basis_matrix *from, int n_comp,
+                                          char *mem) {
+    size_t n = group_bytes(of, n_comp), n_from = group_bytes(of, of->n_comp);
+    float *scale = (float *)(mem + round_to_line(of->n_group * n));
+    for (int g = 0; g < of->n_group; g++)
+        memcpy(mem + g * n, (const char *)from->any + g * n_from, n);
+    for (int g = 0; from->scale && g < of->n_group; g++)
+        memcpy(scale + (size_t)g * n_comp, from->scale + (size_t)g * of->n_comp,
+               group_scale_bytes(of, n_comp));
+    return (struct lk_basis_matrix){.any = mem, .scale = from->scale ? scale : NULL};
+}
+
+struct lk_basis lk_basis_copy(const struct lk_basis *of, int n_comp, void *mem) {
+    struct lk_basis to = *of;
+    to.n_comp = n_comp;
+    to.down = to.up = copy_matrix(of, &of->down, n_comp, mem);
+    if (of->up.any != of->down.any)
+        to.up = copy_matrix(of, &of->up, n_comp, (char *)mem + matrix_bytes(of, n_comp));
+    to.error = NULL;
+    return to;
+}
+
+/* ---- packing ---- */
+
+static float pack_bytes(const float *x, size_t n, int8_t *out) {
+    float max = 0;
+    for (size_t i = 0; i < n; i++) max = fmaxf(max, fabsf(x[i]));
+    float scale = max / 127, inverse = scale > 0 ? 1 / scale : 0;
+    if (!isfinite(inverse)) scale = inverse = 0; /* so small that it counts as zero */
+    for (size_t i = 0; i < n; i++) out[i] = (int8_t)lrintf(x[i] * inverse);
+    return scale;
+}
+
+void lk_basis_pack(enum lk_basis_type type, const float *x, size_t n_row, size_t n, void *out,
+                   float *scale) {
+    if (type == LK_BASIS_F16)
+        for (size_t i = 0; i < n_row * n; i++) ((uint16_t *)out)[i] = lk_f32_to_f16(x[i]);
+    if (type == LK_BASIS_Q8)
+        for (size_t row = 0; row < n_row; row++)
+            scale[row] = pack_bytes(x + row * n, n, (int8_t *)out + row * n);
+}
+
+/* ---- projection ---- */
 
 static inline float4 load4(const float *x) {
     float4 v;
@@ -70,14 +168,9 @@ void lk_project_back(const struct lk_basis_head *h, const float *z, float *out) 
 
 /* ---- reading rows of a level ---- */
 
-void lk_rows_read_for(const struct lk_row_range *range, const struct lk_level *to, int part,
-                      int rank, const struct lk_kernels *kernels, float *scratch, float *x,
-                      size_t stride) {
-    if (range->kv->level[range->level].basis || !to->basis) {
-        /* Both have the same parts. A lower rank is the first components. */
-        lk_kv_read(range, part, kernels, x, stride);
-        return;
-    }
+void lk_project_read(const struct lk_row_range *range, const struct lk_level *to, int part,
+                     int rank, const struct lk_kernels *kernels, float *scratch, float *x,
+                     size_t stride) {
     for (int64_t t = 0; t < range->n; t++) memset(x + t * stride, 0, rank * sizeof *x);
     for (int i = 0; i < to->n_head; i++) {
         int head_kv = part * to->n_head + i;

@@ -2,7 +2,7 @@
  *
  * Rows that were encoded or evicted cannot become exact again, so most caches can be cut back by a
  * few tokens only. A checkpoint is a copy of the cache at one position. It shares the blocks of the
- * session (cache_copy.h), so it costs the blocks that the session has changed since, which are
+ * session (cache.h), so it costs the blocks that the session has changed since, which are
  * those of the newest rows. At the end of a text it also has a row of logits.
  *
  * Checkpoints are taken at the end of each text, and within it at planned positions:

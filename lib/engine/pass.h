@@ -38,7 +38,7 @@ struct lk_seq {
     struct lk_absorb *absorb;      /* sums to attend to in addition, or NULL */
     int row, n_tok;
     int n_out;          /* its last n_out rows get logits */
-    bool drafts;        /* its rows can be dropped again (cache/draft_rows.h) */
+    bool drafts;        /* its rows can be dropped again (cache/cache.h) */
     int n_range;        /* of the current layer's attention (lk_attn_ranges) */
     float *attn_scores; /* receives the current layer's scores if its policy needs them */
     size_t partial;     /* offset of its part in the pass's attn.partial */

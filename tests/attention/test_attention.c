@@ -2,7 +2,7 @@
  * holds. */
 #include "attention/attention.h"
 #include "attention/partition.h"
-#include "cache/k_up.h"
+#include "cache/latent_levels.h"
 #include "cache/project.h"
 #include "support_baselines.h"
 #include "support_basis.h"

@@ -1,7 +1,6 @@
 /* Levels of latents hold the projected rows, at any rank and however the rows got into the
  * cache. */
 #include "attention/attention.h"
-#include "cache/basis_rows.h"
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 #include "cache/project.h"

@@ -1,7 +1,7 @@
 /* Recipes that are eager, through whole sessions: compared with `f16` on the same model at full
  * rank, and with `f16` on a file whose W_K and W_V are replaced by up^T down W at lower ranks, by
  * lowkey and by libllama. */
-#include "cache/basis_rows.h"
+#include "cache/project.h"
 #include "engine/session_state.h"
 #include "lowkey_serve.h"
 #include "sidecar/sidecar_write.h"

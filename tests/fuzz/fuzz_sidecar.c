@@ -3,7 +3,7 @@
  * fit can be added to weights. A rejected file gives one line of error. No bytes remain in the
  * ledger. */
 #define _GNU_SOURCE /* memfd_create */
-#include "cache/basis_rows.h"
+#include "cache/project.h"
 #include "engine/absorb.h"
 #include "engine/adapters.h"
 #include "fuzz_input.h"
