@@ -31,7 +31,7 @@
  * Without flash attention V is transposed (v_trans = 1), and its type has blocks of one value. */
 #include "available.h"
 #include "base/clock.h"
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include "ggml-cpu.h"
 #include "llama.h"

@@ -3,7 +3,7 @@
 #include "lowrank/compress.h"
 
 #include "base/atomic_file.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "engine/model.h"
 #include "lowrank/rank.h"
 #include "lowrank/statistics.h"

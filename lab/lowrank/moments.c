@@ -1,7 +1,7 @@
 /* Sums over rows, their file format, and moments of projection matrices. */
 #include "lowrank/moments.h"
 
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "lowrank/linalg.h"
 
 #include "ggml-backend.h"

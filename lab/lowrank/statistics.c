@@ -3,7 +3,7 @@
 
 #include "base/atomic_file.h"
 #include "base/clock.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "lowkey_lab.h"
 
 #include <errno.h>

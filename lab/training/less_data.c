@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700 /* pread, pwrite */
 #include "training/less_data.h"
 
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <ggml-cpu.h>
 

@@ -1,7 +1,7 @@
 /* Training LESS: examples are collected once, then each layer is trained on its own (LESS, section
  * 3.2). */
 #include "base/clock.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "codec/half.h"
 #include "engine/absorb.h"
 #include "lowkey_lab.h"

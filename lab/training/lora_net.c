@@ -3,7 +3,7 @@
 
 #include "base/cxx_call.h"
 #include "engine/adapters.h"
-#include "model/family.h"
+#include "model/net.h"
 #include "training/adam.h"
 #include "training/less_net.h"
 #include "training/lora_layer.h"

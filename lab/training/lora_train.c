@@ -6,7 +6,7 @@
  * lost instead of what the text is about. */
 #include "base/atomic_file.h"
 #include "base/clock.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "lowkey_lab.h"
 #include "training/less_net.h"
 #include "training/lora_state.h"

@@ -1,7 +1,7 @@
 /* Random numbers that depend on a seed and a position only. */
 #include "training/random.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 uint64_t lk_random_nth(uint64_t seed, uint64_t nth) {
     return lk_splitmix64(seed + (nth + 1) * lk_splitmix64_step);

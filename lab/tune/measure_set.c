@@ -2,7 +2,7 @@
 #include "tune/measure_set.h"
 
 #include "base/err.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Tunes recipes: measures the loss of one layer and side at a time, allocates bits, and improves
  * the result by measuring variants of it. */
 #include "base/err.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "engine/model.h"
 #include "tune/tune_search.h"
 

@@ -5,7 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <inttypes.h>

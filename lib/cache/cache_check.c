@@ -1,7 +1,7 @@
 /* Checking the serialization of a cache. */
 #include "cache/cache_check.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "cache/equalizer.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Fast products with Hadamard matrices (Sylvester, Paley) and small DCTs. */
 #include "codec/hadamard.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "codec/codec.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Tables of n-grams with open addressing. */
 #include "engine/ngram_index.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
 #include "grammar/grammar_parse.h"
 
 #include "base/ascii.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <stdio.h>

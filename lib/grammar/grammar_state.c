@@ -9,7 +9,7 @@
  * Items name their own set as SELF, so that equal sets have equal items wherever they are. */
 #include "grammar/grammar_state.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@
  *     reached MAX_GRAMMAR.
  *
  * Rules with the same text are one rule, so alternatives that are equal become one. */
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/ledger.h"
 #include "grammar/schema_grammar.h"
 #include "grammar/schema_types.h"

@@ -1,7 +1,7 @@
 /* Binds the tensors of a model file to the pointers that will hold them. */
 #include "model/bind.h"
 
-#include "model/gguf_check.h"
+#include "model/gguf_read.h"
 
 #include "gguf.h"
 

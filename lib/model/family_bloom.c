@@ -2,7 +2,7 @@
  * files whose KV heads were merged have fewer KV heads. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_bloom(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     int64_t n_embd = net->hp.n_embd;

@@ -2,7 +2,7 @@
  * model has a separate norm for the input of attention. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status bind_falcon_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;

@@ -2,7 +2,7 @@
  * and after attention and the feed-forward network, and scaled embeddings, as in Gemma 3. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 #include <math.h>
 

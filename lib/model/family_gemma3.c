@@ -2,7 +2,7 @@
  * Extra norms after attention and after the feed-forward network. Scaled embeddings. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 #include <math.h>
 

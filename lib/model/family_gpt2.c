@@ -1,7 +1,7 @@
 /* GPT-2: learned position embeddings, added to the token embeddings. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_gpt2(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     const struct lk_tensor_spec pos_embd = {&net->pos_embd, "position_embd.weight",

@@ -3,7 +3,7 @@
 #include "model/bind_layers.h"
 #include "model/blocks.h"
 #include "model/experts.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status bind_gpt_oss_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
     int64_t n_embd = net->hp.n_embd;

@@ -2,7 +2,7 @@
 #include "model/bind_layers.h"
 #include "model/blocks.h"
 #include "model/experts.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_llama(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = lk_hparams_read_rope(&net->hp, &ld->reader, GGML_ROPE_TYPE_NORMAL, err);

@@ -2,7 +2,7 @@
  * be scaled by their position. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_mistral3(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;

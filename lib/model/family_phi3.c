@@ -1,7 +1,7 @@
 /* Phi 3 and 4: q, k, v and the two halves of the gated network are one matrix each. LongRoPE. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status bind_phi3_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;

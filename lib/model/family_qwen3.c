@@ -1,7 +1,7 @@
 /* Qwen 3: each q and k head is normed before RoPE. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_qwen3(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = lk_hparams_read_rope(&net->hp, &ld->reader, GGML_ROPE_TYPE_NEOX, err);

@@ -5,7 +5,7 @@
 #include "model/bind_layers.h"
 #include "model/blocks.h"
 #include "model/experts.h"
-#include "model/family.h"
+#include "model/net.h"
 
 #include "gguf.h"
 

@@ -1,7 +1,7 @@
 /* SmolLM 3: the Llama block, but every fourth layer does not rotate q and k. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status load_smollm3(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     struct lk_hparams *hp = &net->hp;

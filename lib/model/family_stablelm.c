@@ -3,7 +3,7 @@
  * attention. */
 #include "model/bind_layers.h"
 #include "model/blocks.h"
-#include "model/family.h"
+#include "model/net.h"
 
 static lk_status bind_stablelm_layer(struct lk_net *net, struct lk_loader *ld, int i, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;

@@ -1,10 +1,10 @@
-/* Mapping a GGUF file, and reading its keys by type. */
+/* GGUF files: checking their raw bytes, mapping them, and reading keys by type. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "model/gguf_read.h"
 
 #include "base/cxx_call.h"
-#include "model/gguf_check.h"
 
+#include "ggml.h"
 #include "gguf.h"
 
 #include <errno.h>
@@ -16,6 +16,309 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- a hash set with open addressing, which never grows ---- */
+
+struct lk_strset_slot {
+    const char *text; /* NULL: free */
+    size_t len;
+};
+
+bool lk_strset_alloc(struct lk_strset *set, struct lk_ledger *ledger, size_t n) {
+    set->ledger = ledger;
+    set->n_slot = 16;
+    while (set->n_slot < 2 * n) set->n_slot *= 2; /* at most half full: short probes */
+    set->slot = lk_alloc(ledger, LK_FOR_OTHER, set->n_slot * sizeof *set->slot);
+    return set->slot != NULL;
+}
+
+void lk_strset_free(struct lk_strset *set) {
+    lk_release(set->ledger, LK_FOR_OTHER, set->slot, set->n_slot * sizeof *set->slot);
+    set->slot = NULL;
+}
+
+/* The slot that holds the text, or the free slot to put it in. */
+static struct lk_strset_slot *find_slot(const struct lk_strset *set, const char *text, size_t len) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211u;
+    size_t at = (size_t)(hash ^ hash >> 32) & (set->n_slot - 1);
+    for (;; at = (at + 1) & (set->n_slot - 1)) {
+        struct lk_strset_slot *slot = &set->slot[at];
+        if (!slot->text) return slot;
+        if (slot->len == len && memcmp(slot->text, text, len) == 0) return slot;
+    }
+}
+
+bool lk_strset_add(struct lk_strset *set, const char *text, size_t len) {
+    struct lk_strset_slot *slot = find_slot(set, text, len);
+    if (slot->text) return false;
+    slot->text = text;
+    slot->len = len;
+    return true;
+}
+
+bool lk_strset_has(const struct lk_strset *set, const char *text, size_t len) {
+    return find_slot(set, text, len)->text != NULL;
+}
+
+enum {
+    MAX_TENSORS = 1 << 16, /* far above any model; limits what a damaged count can allocate */
+    MAX_KEYS = 1 << 16,
+    MAX_KEY_LEN = 1024,
+};
+
+struct cursor {
+    const uint8_t *data;
+    size_t size, at;
+    uint64_t alignment;
+    lk_err *err;
+};
+
+struct span {
+    const char *text;
+    size_t len;
+};
+
+/* The next n bytes, or NULL at the end of the file. */
+static const uint8_t *read_bytes(struct cursor *c, uint64_t n) {
+    if (n > c->size - c->at) return NULL;
+    const uint8_t *here = c->data + c->at;
+    c->at += (size_t)n;
+    return here;
+}
+
+static bool read_u32(struct cursor *c, uint32_t *out) {
+    const uint8_t *p = read_bytes(c, 4);
+    if (p) memcpy(out, p, 4);
+    return p != NULL;
+}
+
+static bool read_u64(struct cursor *c, uint64_t *out) {
+    const uint8_t *p = read_bytes(c, 8);
+    if (p) memcpy(out, p, 8);
+    return p != NULL;
+}
+
+static bool read_string(struct cursor *c, struct span *out) {
+    uint64_t len;
+    if (!read_u64(c, &len)) return false;
+    out->text = (const char *)read_bytes(c, len);
+    out->len = (size_t)len;
+    return out->text != NULL;
+}
+
+static lk_status fail_truncated(const struct cursor *c, const char *where) {
+    return lk_fail(c->err, LK_E_FORMAT,
+                   "the file ends at byte %zu inside %s; it is cut off or damaged", c->size, where);
+}
+
+/* Bytes of a fixed-size value, 0 for strings, arrays and unknown types. */
+static size_t scalar_bytes(uint32_t type) {
+    switch (type) {
+    case GGUF_TYPE_UINT8:
+    case GGUF_TYPE_INT8:
+    case GGUF_TYPE_BOOL: return 1;
+    case GGUF_TYPE_UINT16:
+    case GGUF_TYPE_INT16: return 2;
+    case GGUF_TYPE_UINT32:
+    case GGUF_TYPE_INT32:
+    case GGUF_TYPE_FLOAT32: return 4;
+    case GGUF_TYPE_UINT64:
+    case GGUF_TYPE_INT64:
+    case GGUF_TYPE_FLOAT64: return 8;
+    default: return 0;
+    }
+}
+
+/* n values of one type, n = 1 for a plain value. */
+static lk_status check_values(struct cursor *c, struct span key, uint32_t type, uint64_t n) {
+    char name[64];
+    lk_printable(name, key.text, key.len);
+    if (type == GGUF_TYPE_STRING) {
+        for (uint64_t i = 0; i < n; i++) {
+            struct span text;
+            if (!read_string(c, &text)) return fail_truncated(c, name);
+        }
+        return LK_OK;
+    }
+    size_t each = scalar_bytes(type);
+    if (!each)
+        return lk_fail(c->err, LK_E_FORMAT, "key %s has the unknown value type %" PRIu32, name,
+                       type);
+    if (n > UINT64_MAX / each) return fail_truncated(c, name);
+    const uint8_t *values = read_bytes(c, n * each);
+    if (!values) return fail_truncated(c, name);
+    for (uint64_t i = 0; type == GGUF_TYPE_BOOL && i < n; i++) {
+        if (values[i] > 1)
+            return lk_fail(c->err, LK_E_FORMAT, "key %s holds %d, expected 0 or 1", name,
+                           values[i]);
+    }
+    return LK_OK;
+}
+
+/* The alignment decides where every tensor starts, and mapped tensors are used in place. */
+static lk_status check_alignment(struct cursor *c, uint32_t type, const uint8_t *value) {
+    uint32_t alignment = 0;
+    if (type != GGUF_TYPE_UINT32)
+        return lk_fail(c->err, LK_E_FORMAT, "general.alignment is not an unsigned 32-bit number");
+    memcpy(&alignment, value, 4);
+    if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
+        return lk_fail(c->err, LK_E_FORMAT, "general.alignment is %" PRIu32 ", not a power of two",
+                       alignment);
+    }
+    if (alignment < 32 || alignment > 1 << 20) {
+        return lk_fail(c->err, LK_E_UNSUPPORTED,
+                       "general.alignment is %" PRIu32 "; 32 to 1048576 are supported", alignment);
+    }
+    c->alignment = alignment;
+    return LK_OK;
+}
+
+static lk_status check_key(struct cursor *c, uint64_t index, struct lk_strset *seen) {
+    struct span key;
+    uint32_t type;
+    char name[64], where[64];
+    snprintf(where, sizeof where, "key %" PRIu64, index);
+    if (!read_string(c, &key)) return fail_truncated(c, where);
+    lk_printable(name, key.text, key.len);
+    if (key.len == 0 || key.len > MAX_KEY_LEN || memchr(key.text, 0, key.len)) {
+        return lk_fail(c->err, LK_E_FORMAT, "key %" PRIu64 " has an invalid name of %zu bytes",
+                       index, key.len);
+    }
+    if (!lk_strset_add(seen, key.text, key.len))
+        return lk_fail(c->err, LK_E_FORMAT, "key %s occurs twice", name);
+    if (!read_u32(c, &type)) return fail_truncated(c, name);
+    if (type != GGUF_TYPE_ARRAY) {
+        size_t at = c->at;
+        lk_status status = check_values(c, key, type, 1);
+        bool is_alignment = key.len == strlen("general.alignment") &&
+                            memcmp(key.text, "general.alignment", key.len) == 0;
+        return !status && is_alignment ? check_alignment(c, type, c->data + at) : status;
+    }
+    uint64_t n;
+    if (!read_u32(c, &type) || !read_u64(c, &n)) return fail_truncated(c, name);
+    return check_values(c, key, type, n);
+}
+
+/* Bytes of a tensor, 0 if its shape or type is invalid. */
+static uint64_t tensor_bytes(const uint64_t *ne, uint32_t n_dims, uint32_t type) {
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < n_dims; i++) {
+        if (ne[i] == 0 || ne[i] > (uint64_t)INT64_MAX / 64 / n) return 0;
+        n *= ne[i];
+    }
+    if (type >= GGML_TYPE_COUNT) return 0;
+    uint64_t block = (uint64_t)ggml_blck_size((enum ggml_type)type),
+             bytes = ggml_type_size((enum ggml_type)type);
+    if (block == 0 || bytes == 0 || ne[0] % block != 0 || n / block > (uint64_t)INT64_MAX / bytes)
+        return 0;
+    return n / block * bytes;
+}
+
+/* One entry of the tensor table. GGUF requires that tensors follow each other with no gaps except
+ * padding, so they cannot overlap. *end: where the data of the tensors read so far ends. */
+static lk_status check_tensor(struct cursor *c, uint64_t index, struct lk_strset *seen,
+                              uint64_t *end) {
+    struct span span;
+    char name[64], where[64];
+    uint32_t n_dims, type;
+    uint64_t ne[GGML_MAX_DIMS] = {1, 1, 1, 1}, offset;
+    snprintf(where, sizeof where, "the description of tensor %" PRIu64, index);
+    if (!read_string(c, &span)) return fail_truncated(c, where);
+    lk_printable(name, span.text, span.len);
+    if (span.len == 0 || span.len >= GGML_MAX_NAME || memchr(span.text, 0, span.len)) {
+        return lk_fail(c->err, LK_E_FORMAT, "tensor %" PRIu64 " has an invalid name of %zu bytes",
+                       index, span.len);
+    }
+    if (!lk_strset_add(seen, span.text, span.len))
+        return lk_fail(c->err, LK_E_FORMAT, "tensor %s occurs twice", name);
+    if (!read_u32(c, &n_dims)) return fail_truncated(c, where);
+    if (n_dims < 1 || n_dims > GGML_MAX_DIMS) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s has %" PRIu32 " dimensions, expected 1 to %d", name, n_dims,
+                       GGML_MAX_DIMS);
+    }
+    for (uint32_t i = 0; i < n_dims; i++) {
+        if (!read_u64(c, &ne[i])) return fail_truncated(c, where);
+    }
+    if (!read_u32(c, &type) || !read_u64(c, &offset)) return fail_truncated(c, where);
+    uint64_t bytes = tensor_bytes(ne, n_dims, type);
+    if (!bytes) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s has the invalid shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64
+                       ", %" PRIu64 "] for type %" PRIu32,
+                       name, ne[0], ne[1], ne[2], ne[3], type);
+    }
+    uint64_t expected = (*end + c->alignment - 1) / c->alignment * c->alignment;
+    if (offset != expected) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s starts at offset %" PRIu64 ", expected %" PRIu64, name, offset,
+                       expected);
+    }
+    if (bytes > c->size || offset > c->size - bytes) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "tensor %s needs %" PRIu64
+                       " bytes, more than the file of %zu bytes has; it is cut off or damaged",
+                       name, bytes, c->size);
+    }
+    *end = offset + bytes;
+    return LK_OK;
+}
+
+static lk_status check_header(struct cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
+    const uint8_t *magic = read_bytes(c, 4);
+    uint32_t version;
+    if (!magic || memcmp(magic, GGUF_MAGIC, 4) != 0)
+        return lk_fail(c->err, LK_E_FORMAT, "not a GGUF file: it does not start with \"GGUF\"");
+    if (!read_u32(c, &version) || !read_u64(c, n_tensors) || !read_u64(c, n_keys))
+        return fail_truncated(c, "the header");
+    if (version < 2 || version > GGUF_VERSION) {
+        return lk_fail(c->err, LK_E_UNSUPPORTED,
+                       "GGUF version %" PRIu32
+                       " is not supported; supported: 2 and 3, little-endian",
+                       version);
+    }
+    if (*n_tensors > MAX_TENSORS || *n_keys > MAX_KEYS) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "the header claims %" PRIu64 " tensors and %" PRIu64
+                       " keys; the file is damaged",
+                       *n_tensors, *n_keys);
+    }
+    return LK_OK;
+}
+
+static lk_status check_body(struct cursor *c, struct lk_strset *keys, uint64_t n_keys,
+                            struct lk_strset *names, uint64_t n_tensors) {
+    uint64_t end = 0;
+    lk_status status = LK_OK;
+    for (uint64_t i = 0; !status && i < n_keys; i++) status = check_key(c, i, keys);
+    for (uint64_t i = 0; !status && i < n_tensors; i++) status = check_tensor(c, i, names, &end);
+    if (status || n_tensors == 0) return status;
+    uint64_t start = (c->at + c->alignment - 1) / c->alignment * c->alignment;
+    if (start > c->size || end > c->size - start) {
+        return lk_fail(c->err, LK_E_FORMAT,
+                       "the file has %zu bytes but its tensors need %" PRIu64 "; it is cut off",
+                       c->size, start + end);
+    }
+    return LK_OK;
+}
+
+lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledger, lk_err *err) {
+    struct cursor c = {.data = data, .size = size, .alignment = GGUF_DEFAULT_ALIGNMENT, .err = err};
+    uint64_t n_tensors = 0, n_keys = 0;
+    lk_status status = check_header(&c, &n_tensors, &n_keys);
+    if (status) return status;
+    struct lk_strset keys = {.ledger = ledger}, names = {.ledger = ledger};
+    if (!lk_strset_alloc(&keys, ledger, (size_t)n_keys) ||
+        !lk_strset_alloc(&names, ledger, (size_t)n_tensors)) {
+        status = lk_fail(err, LK_E_NOMEM, "not enough memory to check the file");
+    } else {
+        status = check_body(&c, &keys, n_keys, &names, n_tensors);
+    }
+    lk_strset_free(&keys);
+    lk_strset_free(&names);
+    return status;
+}
 
 /* ---- mapping ---- */
 
@@ -93,8 +396,10 @@ static void parse_gguf(void *arg) {
     p->gguf = gguf_init_from_buffer(p->map->data, p->map->size, params);
 }
 
-lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map, const char *path,
-                        lk_err *err) {
+/* Parse a mapped file that lk_gguf_check has accepted. *gguf is NULL after a failure; free it with
+ * gguf_free. Errors: LK_E_FORMAT, LK_E_NOMEM. */
+static lk_status gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map,
+                            const char *path, lk_err *err) {
     struct parsing p = {.map = map};
     lk_status status = lk_cxx_call(parse_gguf, &p, err);
     *gguf = p.gguf;
@@ -106,7 +411,7 @@ lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const c
                        struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_mapping_open(map, path, err);
     if (!status) status = lk_gguf_check(map->data, map->size, ledger, err);
-    return status ? status : lk_gguf_parse(&r->gguf, map, path, err);
+    return status ? status : gguf_parse(&r->gguf, map, path, err);
 }
 
 /* Find a key. *id is -1 if the key is absent and optional. */

@@ -1,10 +1,12 @@
-/* Opening a GGUF file and reading typed values of its keys. A missing or wrong value is an error
- * and never an abort. */
+/* Opening a GGUF file, checking it, and reading typed values of its keys. A missing or wrong value
+ * is an error and never an abort. */
 #ifndef LK_MODEL_GGUF_READ_H
 #define LK_MODEL_GGUF_READ_H
 
 #include "base/err.h"
 #include "base/ledger.h"
+
+#include <stdbool.h>
 
 /* A file mapped into memory, read-only. */
 
@@ -33,16 +35,11 @@ struct lk_gguf_reader {
 
 enum lk_need { LK_OPTIONAL, LK_REQUIRED };
 
-/* Map `path`, check it (gguf_check.h) and parse it, so that ggml reads the very bytes that were
+/* Map `path`, check it (lk_gguf_check) and parse it, so that ggml reads the very bytes that were
  * checked. Whatever the result, the caller frees r->gguf if it is not NULL and closes *map.
  * Errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. */
 lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
                        struct lk_ledger *ledger, lk_err *err);
-
-/* Parse a mapped file that lk_gguf_check has accepted. *gguf is NULL after a failure; free it with
- * gguf_free. Errors: LK_E_FORMAT, LK_E_NOMEM. */
-lk_status lk_gguf_parse(struct gguf_context **gguf, const struct lk_mapping *map, const char *path,
-                        lk_err *err);
 
 /* In all functions below, a key that starts with '.' belongs to the architecture: ".block_count" is
  * "llama.block_count". If an optional key is absent, *out keeps its value. */
@@ -65,5 +62,29 @@ lk_status lk_gguf_read_str(const struct lk_gguf_reader *r, const char *key, enum
 
 /* Index of a key, -1 if absent. */
 int64_t lk_gguf_find_key(const struct lk_gguf_reader *r, const char *key);
+
+/* Check the raw bytes of a file before ggml reads them, because ggml aborts on many kinds of
+ * damage. LK_OK if every count, length, type, shape and offset in data[0..size) is valid, no name
+ * occurs twice and the data of each tensor lies inside the file. Otherwise LK_E_FORMAT,
+ * LK_E_UNSUPPORTED or LK_E_NOMEM. */
+lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledger, lk_err *err);
+
+/* ---- names ----
+ *
+ * A hash set of byte strings borrowed from a file, to find duplicates. */
+
+struct lk_strset {
+    struct lk_strset_slot *slot; /* [n_slot] */
+    size_t n_slot;
+    struct lk_ledger *ledger;
+};
+
+/* Allocate room for `n` strings. False if out of memory. */
+bool lk_strset_alloc(struct lk_strset *set, struct lk_ledger *ledger, size_t n);
+void lk_strset_free(struct lk_strset *set);
+
+/* Add text[0..len). False if the set already has it. */
+bool lk_strset_add(struct lk_strset *set, const char *text, size_t len);
+bool lk_strset_has(const struct lk_strset *set, const char *text, size_t len);
 
 #endif

@@ -1,21 +1,138 @@
-/* Opens a model: identifies its family, reads the hyperparameters, binds and loads the tensors. */
+/* Opens a model: identifies its family and name, reads the hyperparameters, binds and loads the
+ * tensors. */
 #include "model/net.h"
 
-#include "base/fnv1a.h"
+#include "base/closest.h"
+#include "base/hash.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "kernels/kernels.h"
 #include "model/bind.h"
-#include "model/bound_rows.h"
 #include "model/experts.h"
-#include "model/family.h"
-#include "model/gguf_check.h"
-#include "model/model_name.h"
+#include "model/gguf_read.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
 #include "gguf.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <string.h>
+#include <strings.h>
+
+/* ---- families ---- */
+
+static const struct lk_family *const families[] = {
+    &lk_family_llama,    &lk_family_qwen2,    &lk_family_qwen3,     &lk_family_qwen3moe,
+    &lk_family_gemma2,   &lk_family_gemma3,   &lk_family_gemma4,    &lk_family_phi3,
+    &lk_family_smollm3,  &lk_family_mistral3, &lk_family_granite,   &lk_family_olmo2,
+    &lk_family_stablelm, &lk_family_falcon,   &lk_family_bloom,     &lk_family_gpt2,
+    &lk_family_gpt_oss,  &lk_family_qwen35,   &lk_family_deepseek2, &lk_family_lfm2,
+};
+
+/* The family with the architecture name `arch`, or NULL. */
+static const struct lk_family *family_find(const char *arch) {
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        for (const char *const *name = families[i]->arch; *name; name++)
+            if (strcmp(*name, arch) == 0) return families[i];
+    }
+    return NULL;
+}
+
+/* The family with the most similar architecture name, which *name is set to; NULL if none is
+ * similar. */
+static const struct lk_family *family_nearest(const char *arch, const char **name) {
+    struct lk_closest close = {.word = arch, .len = strlen(arch)};
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        for (const char *const *known = families[i]->arch; *known; known++)
+            lk_closest_offer(&close, *known);
+    *name = close.name;
+    return close.name ? family_find(close.name) : NULL;
+}
+
+/* "llama, qwen2, ...", for messages. Static. */
+static const char *family_names(void) {
+    return "llama, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, qwen3next, gemma2, gemma3, gemma4, "
+           "phi3, smollm3, mistral3, granite, granitemoe, granitehybrid, olmo2, stablelm, falcon, "
+           "bloom, gpt2, gpt-oss, "
+           "deepseek2, lfm2, lfm2moe";
+}
+
+/* Opens a model: identifies its family, reads the hyperparameters, binds and loads the tensors. */
+
+/* ---- the model's name: of the file, or general.name ---- */
+
+static bool is_alnum(char c) { return isalnum((unsigned char)c) != 0; }
+
+/* Q4_K_M, IQ2_XXS, TQ1_0 and so on. */
+static bool is_quantization(const char *tag, size_t len) {
+    size_t at = len > 0 && strchr("IiTt", tag[0]) ? 1 : 0;
+    if (at + 2 > len || (tag[at] != 'Q' && tag[at] != 'q') || !lk_is_digit(tag[at + 1]))
+        return false;
+    for (at += 2; at < len; at++)
+        if (!is_alnum(tag[at]) && tag[at] != '_') return false;
+    return true;
+}
+
+/* 00001-of-00003 */
+static bool is_shard(const char *tag, size_t len) {
+    if (len != 14 || memcmp(tag + 5, "-of-", 4) != 0) return false;
+    for (size_t i = 0; i < len; i++)
+        if ((i < 5 || i > 8) && !lk_is_digit(tag[i])) return false;
+    return true;
+}
+
+/* True if tag[0..len) says how the weights are stored, not which model it is. */
+static bool is_storage_tag(const char *tag, size_t len) {
+    /* "UD", "i1" and "imat" are how the quantization was chosen. */
+    static const char *const word[] = {"gguf",  "f16",       "f32", "bf16", "fp16", "fp32",
+                                       "mxfp4", "mxfp4_moe", "ud",  "i1",   "imat"};
+    for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
+        if (strlen(word[i]) == len && strncasecmp(tag, word[i], len) == 0) return true;
+    return is_quantization(tag, len) || is_shard(tag, len);
+}
+
+/* Length of `name` without the tags at its end. */
+static size_t length_without_tags(const char *name) {
+    size_t len = strlen(name);
+    for (size_t at = 1; at < len; at++) {
+        bool separator = strchr(".-_", name[at]) != NULL;
+        if (separator && is_storage_tag(name + at + 1, len - at - 1)) {
+            len = at;
+            at = 0;
+        }
+    }
+    return len;
+}
+
+static bool contains_word(const char *text, const char *word, size_t len) {
+    for (; *text; text++)
+        if (strncasecmp(text, word, len) == 0) return true;
+    return false;
+}
+
+/* See lk_model_name. Shorter words than 3 characters would be found by chance. */
+static bool is_confirmed(const char *name, size_t len, const char *general_name) {
+    size_t n_word = 0;
+    bool has_digit = false;
+    while (n_word < len && is_alnum(name[n_word])) n_word++;
+    for (size_t i = 0; i < len; i++) has_digit |= lk_is_digit(name[i]);
+    return has_digit && n_word >= 3 && contains_word(general_name, name, n_word);
+}
+
+void lk_model_name(char *out, size_t cap, const char *path, const char *general_name) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t len = length_without_tags(name);
+    if (*general_name && !is_confirmed(name, len, general_name)) {
+        name = general_name;
+        len = strlen(general_name);
+    }
+    if (len > cap - 1) len = cap - 1;
+    memcpy(out, name, len);
+    out[len] = 0;
+}
+
+/* Opens a model: identifies its family, reads the hyperparameters, binds and loads the tensors. */
 
 static void close_loader(struct lk_loader *ld) {
     size_t n_tensors = ld->reader.gguf ? (size_t)gguf_get_n_tensors(ld->reader.gguf) : 0;
@@ -85,10 +202,10 @@ static lk_status fail_unknown(struct lk_net *net, struct lk_loader *ld, const ch
     const char *nearest;
     lk_err why = {0};
     lk_printable(text, arch, strlen(arch));
-    net->family = lk_family_nearest(net->arch, &nearest);
+    net->family = family_nearest(net->arch, &nearest);
     if (!net->family)
         return lk_fail(err, LK_E_UNSUPPORTED, "architecture \"%s\" is not supported; supported: %s",
-                       text, lk_family_names());
+                       text, family_names());
     strncpy(net->arch, nearest, sizeof net->arch - 1);
     if (!bind_family(net, ld, &why))
         strncpy(why.msg, "the file has its keys and tensors, but the computation may differ",
@@ -117,7 +234,7 @@ static lk_status identify_family(struct lk_net *net, struct lk_loader *ld, lk_er
         return lk_fail(err, LK_E_UNSUPPORTED, "the GGUF file holds a %s, not a model",
                        lk_printable(text, kind, strlen(kind)));
     }
-    net->family = lk_family_find(arch);
+    net->family = family_find(arch);
     strncpy(net->arch, arch, sizeof net->arch - 1); /* fits if it equals a family's name */
     lk_model_name(net->name, sizeof net->name, ld->path, name);
     memcpy(ld->reader.arch, net->arch, sizeof net->arch);

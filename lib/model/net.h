@@ -24,6 +24,8 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+#include <stddef.h>
+
 /* Weights of a mixture of experts (experts.h). Each of gate, up and down has the matrices of all
  * experts. */
 struct lk_experts {
@@ -157,5 +159,23 @@ struct lk_net_opts {
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,
                       struct lk_ledger *ledger, lk_err *err);
 void lk_net_free(struct lk_net *net, struct lk_ledger *ledger);
+
+/* Write the name of a model that users see, for example "Qwen2.5-Coder-0.5B-Instruct", to out[cap],
+ * cut to fit, with a terminating zero.
+ *
+ * `path`: the file's path. `general_name`: the value of general.name, "" if the file has none. Many
+ * files have the name of a training run or of an intermediate format there ("Smollm2 135M 8k Lc100K
+ * Mix1 Ep2"). So the file's name is used if general.name confirms it: the file's name contains a
+ * digit, and its first word occurs in general.name. Otherwise general.name is used, and the file's
+ * name only if general.name is empty. The extension, shard numbers and the quantization ("Q4_K_M")
+ * are not part of a file's name. */
+void lk_model_name(char *out, size_t cap, const char *path, const char *general_name);
+
+/* The model families that lowkey supports. Each is defined in family_NAME.c. */
+extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3, lk_family_qwen3moe,
+    lk_family_gemma2, lk_family_gemma3, lk_family_gemma4, lk_family_phi3, lk_family_smollm3,
+    lk_family_mistral3, lk_family_granite, lk_family_olmo2, lk_family_stablelm, lk_family_falcon,
+    lk_family_bloom, lk_family_gpt2, lk_family_gpt_oss, lk_family_qwen35, lk_family_deepseek2,
+    lk_family_lfm2;
 
 #endif

@@ -1,7 +1,7 @@
 /* Divides layers over stages, and leaves out the tensors of the other stages. */
 #include "model/stages.h"
 
-#include "model/bound_rows.h"
+#include "model/weights.h"
 
 #include <string.h>
 

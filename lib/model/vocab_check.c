@@ -1,7 +1,7 @@
 /* Rejects vocabularies on which libllama would throw or abort. */
 #include "model/vocab_check.h"
 
-#include "model/gguf_check.h"
+#include "model/gguf_read.h"
 
 #include "gguf.h"
 

@@ -16,4 +16,15 @@ lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uin
                           uint64_t *weight_bytes, lk_err *err);
 void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger);
 
+/* ---- a bound tensor: as in the file, or with adapters added ---- */
+
+/* Its shape in ggml's order, ne0 fastest. ne[2] is 1 unless the tensor holds experts. */
+void lk_bound_shape(const struct lk_loader *ld, const struct lk_bind *bind, int64_t ne[3]);
+
+/* Its type: that of the file, but Q8_0 for a quantized matrix with adapters. */
+enum ggml_type lk_bound_type(const struct lk_loader *ld, const struct lk_bind *bind);
+
+/* Bytes of the rows with adapters in lk_bound_type, less those of the same rows in the file. */
+uint64_t lk_bound_adapter_bytes(const struct lk_loader *ld, const struct lk_bind *bind);
+
 #endif

@@ -1,7 +1,7 @@
 /* Eviction policies. */
 #include "recipe/policy.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,6 @@
 #include "sidecar/sidecar.h"
 
 #include "base/log.h"
-#include "model/gguf_check.h"
 #include "model/gguf_read.h"
 
 #include "gguf.h"

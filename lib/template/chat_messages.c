@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>

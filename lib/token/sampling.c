@@ -3,9 +3,8 @@
 #include "token/sampling.h"
 
 #include "base/cxx_call.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/splitmix64.h"
 #include "grammar/grammar_state.h"
 
 #include "llama.h"

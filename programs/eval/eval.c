@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,6 +2,7 @@
 #include "eval/items.h"
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "base/ledger.h"
 #include "eval/material.h"
 #include "eval/stats.h"

@@ -4,8 +4,8 @@
 
 #include "base/ascii.h"
 #include "base/buf.h"
+#include "base/hash.h"
 #include "base/ledger.h"
-#include "base/splitmix64.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #endif
 #include "serve/exchange.h"
 
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 #include <arpa/inet.h>
 #include <microhttpd.h>

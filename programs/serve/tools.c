@@ -2,7 +2,7 @@
 #include "serve/tools.h"
 
 #include "base/buf.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "lowkey_serve.h"
 #include "serve/json_field.h"
 #include "serve/tool_calls.h"

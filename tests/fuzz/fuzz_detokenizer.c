@@ -7,7 +7,7 @@
  * contain no stop string. With one stop string all ways give the same output. Stop strings with
  * U+FFFD are left out: at the end it replaces a character that was cut off. */
 #define _GNU_SOURCE /* memfd_create, memmem */
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "fuzz_input.h"
 #include "serve/detokenizer.h"

@@ -3,7 +3,7 @@
  * message, and no bytes remain in the ledger. */
 #define _GNU_SOURCE /* memfd_create */
 #include "fuzz_input.h"
-#include "model/gguf_check.h"
+#include "model/gguf_read.h"
 #include "model/net.h"
 
 static void open_net(const char *path, const struct lk_net_opts *opts) {

@@ -1,8 +1,8 @@
 /* GBNF and its recognizer: the language, messages, agreement with libllama's grammars, and bounds
  * on steps and memory. */
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/splitmix64.h"
 #include "base/utf8.h"
 #include "grammar/grammar_state.h"
 #include "lowkey_serve.h"

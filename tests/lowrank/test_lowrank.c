@@ -1,6 +1,6 @@
 /* Low-rank bases compared with their definition: singular values by LAPACK's SVD, errors summed row
  * by row. */
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/ledger.h"
 #include "lowrank/fit.h"
 #include "lowrank/linalg.h"

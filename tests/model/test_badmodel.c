@@ -1,7 +1,7 @@
 /* Damaged, malicious and unsupported model files. Each gives an error that says what is wrong; none
  * crashes. */
 #include "base/log.h"
-#include "model/gguf_check.h"
+#include "model/gguf_read.h"
 #include "model/net.h"
 #include "test.h"
 #include "tiny_gguf.h"

@@ -1,5 +1,5 @@
 /* Names of models, from the file names and metadata of published files. */
-#include "model/model_name.h"
+#include "model/net.h"
 #include "test.h"
 
 static void check_name(const char *path, const char *general_name, const char *expected) {

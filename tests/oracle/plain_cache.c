@@ -1,7 +1,7 @@
 /* The account of a cache: rows enter, age, are evicted. */
 #include "plain_cache.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <stdlib.h>

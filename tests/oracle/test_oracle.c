@@ -10,7 +10,7 @@
  *
  * A case is reproduced by its seed. One that fails is reduced: operations and parts of the recipe
  * are left out as long as it fails. */
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "engine/model.h"
 #include "kernels/kernels.h"
 #include "oracle_case.h"

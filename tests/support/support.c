@@ -1,7 +1,7 @@
 /* Random numbers and an error measure. */
 #include "support.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Writes tiny models: random weights, metadata and small tokenizers. */
 #include "tiny_gguf.h"
 
-#include "base/splitmix64.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The allocator compared with trying everything, on small random instances. */
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "test.h"
 #include "tune/tune_model.h"
 

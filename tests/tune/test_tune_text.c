@@ -1,5 +1,5 @@
 /* Printed recipes parse, and give each head group the bits that were asked for. */
-#include "base/splitmix64.h"
+#include "base/hash.h"
 #include "recipe/recipe_levels.h"
 #include "test.h"
 #include "tune/tune_text.h"
