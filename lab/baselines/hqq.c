@@ -17,7 +17,7 @@
  * Blocks have the layout of asym, which decodes them. */
 #include "baselines/baselines.h"
 #include "codec/asym.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 
 #include <math.h>
 #include <stdio.h>

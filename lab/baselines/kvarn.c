@@ -25,8 +25,8 @@
  * stored numbers, which is closer. Encodes whole blocks only. */
 #include "baselines/baselines.h"
 #include "codec/bitplanes.h"
+#include "codec/f16.h"
 #include "codec/hadamard.h"
-#include "codec/half.h"
 #include "codec/ops.h"
 
 #include <math.h>

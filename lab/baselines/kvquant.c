@@ -24,7 +24,7 @@
  * of the sidecar's basis. Encodes whole blocks only. */
 #include "baselines/baselines.h"
 #include "codec/bitplanes.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "codec/ops.h"
 
 #include <math.h>

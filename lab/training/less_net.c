@@ -2,7 +2,7 @@
 #include "training/less_net.h"
 
 #include "base/cxx_call.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "training/adam.h"
 #include "training/random.h"
 

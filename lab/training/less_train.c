@@ -2,7 +2,7 @@
  * 3.2). */
 #include "base/clock.h"
 #include "base/hash.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/absorb.h"
 #include "lowkey_lab.h"
 #include "model/blocks.h"

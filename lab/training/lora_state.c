@@ -2,7 +2,7 @@
 #include "training/lora_state.h"
 
 #include "base/atomic_file.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/adapters.h"
 #include "sidecar/sidecar_write.h"
 

@@ -1,7 +1,7 @@
 /* Latents: rows of a basis, projection into it and back. */
 #include "cache/project.h"
 
-#include "codec/half.h"
+#include "codec/f16.h"
 
 #include <math.h>
 #include <string.h>

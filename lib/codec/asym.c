@@ -1,8 +1,8 @@
 /* Codec asym. Formulas and layout are in asym.h. */
 #include "codec/asym.h"
 
+#include "codec/f16.h"
 #include "codec/hadamard.h"
-#include "codec/half.h"
 
 #include <math.h>
 #include <stdio.h>

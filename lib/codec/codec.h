@@ -66,7 +66,7 @@ struct lk_codec {
     bool mean;          /* rot: subtract the block's mean */
     bool sigma;         /* rot: divide by the square root of each channel's deviation */
     bool lloyd;         /* rot: Lloyd-Max codebook instead of a uniform one */
-    bool trellis;       /* rot: trellis-coded levels instead (codec/trellis.h) */
+    bool trellis;       /* rot: trellis-coded levels instead (codec/rot.h) */
     bool hadamard;      /* asym: rotate the row first */
     uint8_t projection; /* enum lk_projection */
     uint32_t share;     /* latents: rank in thousandths of a percent of the row width;

@@ -1,8 +1,6 @@
 /* Codec f16. The layout is drawn in f16.h. */
 #include "codec/f16.h"
 
-#include "codec/half.h"
-
 #include <stdio.h>
 
 static size_t f16_head_bytes(const struct lk_part *part) {

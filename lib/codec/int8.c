@@ -2,7 +2,7 @@
 #include "codec/int8.h"
 
 #include "codec/bitplanes.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Codec kivi. Formula and layouts are in kivi.h. */
 #include "codec/kivi.h"
 
-#include "codec/half.h"
+#include "codec/f16.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@ void lk_avx2_score_tiles(const struct lk_rows *rows, const struct lk_queries *q,
 const uint8_t *lk_avx2_unpack(int bits, int d_head, const void *tile, const uint8_t *table,
                               uint8_t *cells);
 
-/* The same for a trellis of 1 to 4 bits. table: [64] levels by index (codec/trellis.h) */
+/* The same for a trellis of 1 to 4 bits. table: [64] levels by index (codec/rot.h) */
 const uint8_t *lk_avx2_unpack_trellis(int bits, int d_head, const void *tile, const uint8_t *table,
                                       uint8_t *cells);
 

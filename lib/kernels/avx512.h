@@ -41,7 +41,7 @@ struct lk_avx512_levels {
     /* without VBMI: four copies of the table; VBMI: levels indexed by the fields of cells a and
      * b */
     __m512i a, b;
-    /* Levels by index (codec/trellis.h). Without VBMI: four copies of each quarter; VBMI: all 64 in
+    /* Levels by index (codec/rot.h). Without VBMI: four copies of each quarter; VBMI: all 64 in
      * the first one */
     __m512i of_index[4];
 };

@@ -5,7 +5,6 @@
 
 #include "codec/int8.h"
 #include "codec/rot.h"
-#include "codec/trellis.h"
 #include "kernels/avx2_vec.h"
 #include "kernels/avx512_dot.h"
 

@@ -1,6 +1,6 @@
 /* Reference kernels on top of the codecs' own decode: slow, and right by inspection. Sums are in
  * double. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "codec/rot.h"
 #include "kernels/tile.h"
 

@@ -5,12 +5,10 @@
 #include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"
-#include "codec/half.h"
 #include "codec/int8.h"
 #include "codec/kivi.h"
 #include "codec/ops.h"
 #include "codec/rot.h"
-#include "codec/trellis.h"
 #include "kernels/vec8.h"
 
 #include <math.h>
@@ -77,7 +75,7 @@ LK_ALWAYS_INLINE void unpack_cells(int bits, int d_head, const void *tile, lk_u3
 /* ---- tiles with a trellis, eight words at a time ----
  *
  * Lanes are words: tokens of an octet for K, channels of an octet for V. Same bits as
- * codec/trellis.c and codec/rot.c. */
+ * codec/rot.c. */
 
 /* Eight words of a group. */
 struct words {
@@ -85,7 +83,7 @@ struct words {
     lk_i32x8 index[LK_TRELLIS_MAX_SYMBOLS];
 };
 
-/* See find_path in codec/trellis.c. state: NULL if it is free. *t is constant after inlining. */
+/* See find_path in codec/rot.c. state: NULL if it is free. *t is constant after inlining. */
 LK_ALWAYS_INLINE void find_path(const struct lk_trellis *t, struct words *w, int end,
                                 const lk_i32x8 *state) {
     int32_t best[LK_TRELLIS_MAX_SYMBOLS][LK_TRELLIS_MAX_STATES][LK_LANES];

@@ -2,10 +2,10 @@
  * tensors. */
 #include "model/net.h"
 
+#include "base/ascii.h"
 #include "base/closest.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/utf8.h"
 #include "kernels/kernels.h"
 #include "model/bind.h"
 #include "model/experts.h"

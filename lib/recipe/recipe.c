@@ -7,7 +7,6 @@
 #include "recipe/recipe_check.h"
 #include "recipe/recipe_codec.h"
 #include "recipe/recipe_scan.h"
-#include "recipe/recipe_suggest.h"
 
 #include <stdio.h>
 #include <stdlib.h>

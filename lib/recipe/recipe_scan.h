@@ -1,4 +1,5 @@
-/* Scanner of recipe texts: words, numbers and signs, and errors that show their place. */
+/* Scanner of recipe texts: words, numbers and signs, errors that show their place, and errors for
+ * unknown names, with what was probably meant. */
 #ifndef LK_RECIPE_RECIPE_SCAN_H
 #define LK_RECIPE_RECIPE_SCAN_H
 
@@ -45,5 +46,9 @@ lk_status lk_scan_fail(const struct lk_scan *scan, size_t at, bool found, const 
 /* Copy text[from, to) to `out` without comments and with single spaces. Returns the number of
  * bytes, at most to - from. Not zero terminated. */
 size_t lk_scan_normalize(const char *text, size_t from, size_t to, char *out);
+
+/* Return LK_E_FORMAT with a message for a recipe that is one unknown name, name[0..len): the
+ * closest preset or codec, or what comes next to a cache type of llama.cpp. */
+lk_status lk_recipe_fail_name(const struct lk_scan *scan, const char *name, size_t len);
 
 #endif

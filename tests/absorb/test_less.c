@@ -1,6 +1,6 @@
 /* LESS: the state against Eq. 3, the training graph against the state, and gradients against finite
  * differences. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "support_model.h"
 #include "test.h"
 #include "training/less_net.h"

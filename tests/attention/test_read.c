@@ -1,6 +1,6 @@
 /* Decoding that reads a share of the tiles: the rule, computed here in double precision from the
  * blocks; the same choice for any number of threads and of tokens; calls that read everything. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "codec/rot.h"
 #include "test_rules.h"
 

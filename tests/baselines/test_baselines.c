@@ -2,8 +2,8 @@
  * them. What holds for every codec is in tests/codec/test_codec.c. */
 #include "baselines/baselines.h"
 #include "codec/asym.h"
+#include "codec/f16.h"
 #include "codec/hadamard.h"
-#include "codec/half.h"
 #include "support_baselines.h"
 #include "test.h"
 

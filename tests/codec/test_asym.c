@@ -1,8 +1,8 @@
 /* Codec asym against plain accounts of its formulas. What holds for every codec is in
  * test_codec.c. */
 #include "codec/asym.h"
+#include "codec/f16.h"
 #include "codec/hadamard.h"
-#include "codec/half.h"
 #include "test.h"
 
 enum { D = 64, MAX_ROWS = LK_TILE };

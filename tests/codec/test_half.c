@@ -1,6 +1,6 @@
 /* Conversions between f32 and f16: every half, and many floats against an exact model and the
  * CPU. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "test.h"
 
 #if defined(__x86_64__)
@@ -11,7 +11,7 @@ __attribute__((target("f16c"))) static uint16_t cpu_f32_to_f16(float x) {
 }
 /* clang 14 cannot ask for f16c; every CPU with AVX2 has it. */
 static bool cpu_has_f16(void) { return __builtin_cpu_supports("avx2"); }
-#else /* AArch64: the functions of half.h are the CPU's */
+#else /* AArch64: the functions of f16.h are the CPU's */
 static float cpu_f16_to_f32(uint16_t h) { return lk_f16_to_f32(h); }
 static uint16_t cpu_f32_to_f16(float x) { return lk_f32_to_f16_ieee(x); }
 static bool cpu_has_f16(void) { return true; }

@@ -1,6 +1,6 @@
 /* Conversions between f32 and f16 give the same bits as ggml's, except for the payload of NaNs,
  * which ggml drops. Not in core builds (LOWKEY_CORE), which have no ggml. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "test.h"
 
 #include <ggml.h>

@@ -1,6 +1,6 @@
 /* Trellis-coded levels: against an exhaustive search of the state, and against the packed words. */
 #include "codec/bitplanes.h"
-#include "codec/trellis.h"
+#include "codec/rot.h"
 #include "test.h"
 
 static double cost_of(const struct lk_trellis *t, const float *value, const uint8_t *index) {

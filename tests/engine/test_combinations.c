@@ -1,7 +1,7 @@
 /* Every pair of features of the table of combinations (lib/recipe/combinations.c), in a session of
  * a tiny model: the pairs that can be combined prefill and decode, hold what the plan says, and age
  * by the rules. The others are refused with the table's reason. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "lowkey_serve.h"

@@ -1,6 +1,6 @@
 /* Kernels on plain floats: softmax, RoPE scores and GELU layers of every table against the
  * reference, and combinations of prepared vectors. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "kernels/recurrence.h"
 #include "test_kernels.h"
 

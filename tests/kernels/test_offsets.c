@@ -1,6 +1,6 @@
 /* Offsets of weights (kernels.h: add_offsets): every table against the reference, over odd
  * sizes. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "kernels/kernels.h"
 #include "test.h"
 

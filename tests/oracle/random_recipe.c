@@ -1,7 +1,7 @@
 /* Random recipes over the whole grammar, random sidecars, and random scripts. */
 #include "random_recipe.h"
 
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "sidecar/sidecar_write.h"
 
 #include <math.h>

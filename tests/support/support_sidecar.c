@@ -2,7 +2,7 @@
 #include "support_sidecar.h"
 
 #include "absorb/less.h"
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/adapters.h"
 #include "engine/model.h"
 #include "sidecar/sidecar_write.h"

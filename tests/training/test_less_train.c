@@ -1,5 +1,5 @@
 /* Training LESS: cancelled and continued at any moment, rejected options, and leftover files. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"

@@ -1,6 +1,6 @@
 /* Adapters: gradients against finite differences, rows against the cache, training that is
  * cancelled and continued, and merging at load. */
-#include "codec/half.h"
+#include "codec/f16.h"
 #include "engine/adapters.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
