@@ -1,13 +1,17 @@
-/* Collects examples into a file, and reads them from it. */
+/* Collects examples into a file, reads them from it, and chooses the queries of a step. */
 #define _XOPEN_SOURCE 700 /* pread, pwrite */
 #include "training/less_data.h"
 
 #include "base/hash.h"
+#include "training/descent.h"
+#include "training/less_net.h"
 
 #include <ggml-cpu.h>
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,12 +32,17 @@ enum part {
     N_PART
 };
 
+/* Rows that a policy has evicted at the end of a sequence. */
+static int less_data_evicted(const struct lk_less_source *s, const struct lk_less_policy *policy) {
+    return s->n_ctx - 1 - lk_less_policy_budget(policy);
+}
+
 /* Offset of a part in a record of this policy. For N_PART, the size of the record. */
 static size_t part_offset(const struct lk_less_data *data, const struct lk_less_policy *policy,
                           enum part part) {
     const struct lk_less_source *s = &data->source;
     size_t queries = (size_t)s->n_head * (size_t)lk_less_data_queries(s, policy),
-           rows = (size_t)s->n_head_kv * (size_t)lk_less_data_evicted(s, policy),
+           rows = (size_t)s->n_head_kv * (size_t)less_data_evicted(s, policy),
            d = (size_t)s->d_head;
     const size_t bytes[N_PART] = {
         [PART_Q] = queries * d * 2,        [PART_SPARSE] = queries * d * 2,
@@ -56,10 +65,6 @@ static const struct lk_less_policy *sequence_policy(const struct lk_less_source 
 
 int lk_less_data_queries(const struct lk_less_source *s, const struct lk_less_policy *policy) {
     return (s->n_ctx - lk_less_policy_first(policy) + s->stride - 1) / s->stride;
-}
-
-int lk_less_data_evicted(const struct lk_less_source *s, const struct lk_less_policy *policy) {
-    return s->n_ctx - 1 - lk_less_policy_budget(policy);
 }
 
 /* pread or pwrite of all bytes. */
@@ -88,7 +93,7 @@ lk_status lk_less_data_read(struct lk_less_data *data, int layer, int seq,
                        "the file of examples is truncated; remove it and start again");
     const struct lk_less_policy *policy = sequence_policy(&data->source, seq);
     *out = (struct lk_less_example){.n_query = lk_less_data_queries(&data->source, policy),
-                                    .n_evicted = lk_less_data_evicted(&data->source, policy),
+                                    .n_evicted = less_data_evicted(&data->source, policy),
                                     .stride = data->source.stride,
                                     .q = record_part(data, policy, PART_Q),
                                     .sparse = record_part(data, policy, PART_SPARSE),
@@ -225,7 +230,7 @@ static void record_queries(const struct collect_pass *p, int layer, int head) {
 static void record_evicted(const struct collect_pass *p, int head) {
     const struct lk_less_data *data = p->data;
     const struct lk_less_source *s = &data->source;
-    int d = s->d_head, n_evicted = lk_less_data_evicted(s, p->policy), n_first = 0,
+    int d = s->d_head, n_evicted = less_data_evicted(s, p->policy), n_first = 0,
         first = lk_less_policy_first(p->policy);
     const int32_t *evicted_at = p->found.evicted_at + (size_t)head * s->n_ctx;
     uint16_t *k = record_part(data, p->policy, PART_K), *v = record_part(data, p->policy, PART_V);
@@ -405,3 +410,81 @@ void lk_less_data_close(struct lk_less_data *data) {
     lk_release(data->ledger, LK_FOR_SCRATCH, data->record, data->record_bytes);
     *data = (struct lk_less_data){.file = -1};
 }
+
+/* ---- queries ---- */
+
+enum { AFTER_CONTROL = 8 }; /* tokens */
+static const float after_control_weight = 8;
+
+int lk_less_stride(int n_ctx, int n_query) {
+    int stride = n_ctx / 16 / n_query;
+    return stride < 1 ? 1 : stride;
+}
+
+/* How the places of a step are used for one policy. */
+struct places {
+    int n_rows_only, n_query, distance;
+};
+
+/* n_query 0: the places are not enough if each takes n_between rows. */
+static struct places divide_places(const struct lk_less_source *source,
+                                   const struct lk_less_policy *policy, int n_place,
+                                   int n_between) {
+    /* Rows that query 0 misses. */
+    int n_first = lk_less_policy_first(policy) - lk_less_policy_budget(policy),
+        n_rows_only = n_first > 1 ? (n_first + n_between - 1) / n_between : 0,
+        n_all = lk_less_data_queries(source, policy), n = n_place - n_rows_only;
+    if (n > n_all) n = n_all;
+    if (n < 1 || (n_all + n - 1) / n * source->stride > n_between) return (struct places){0, 0, 0};
+    return (struct places){n_place - n, n, n_all / n};
+}
+
+void lk_less_queries_size(struct lk_less_queries *q, const struct lk_less_source *source,
+                          int wanted) {
+    q->n_query = wanted;
+    for (int i = 0; i < source->n_policy; i++) { /* no more places than queries */
+        int n = lk_less_data_queries(source, &source->policy[i]);
+        if (source->policy[i].prompt == 0 && q->n_query > n) q->n_query = n;
+    }
+    if (q->n_query < 2) q->n_query = 2;
+    q->n_between = 1;
+    for (int i = 0; i < source->n_policy; i++)
+        while (!divide_places(source, &source->policy[i], q->n_query, q->n_between).n_query)
+            q->n_between++;
+}
+
+/* Whether one of the tokens up to position pos of a sequence is a control token. */
+static bool follows_control(const struct lk_less_queries *q, const int32_t *tok, int pos) {
+    for (int back = 0; back <= AFTER_CONTROL && back <= pos; back++)
+        if (lk_token_is_control(q->model, tok[pos - back])) return true;
+    return false;
+}
+
+void lk_less_choose_queries(struct lk_less_queries *q, const struct lk_less_source *source, int seq,
+                            uint64_t seed) {
+    const struct lk_less_policy *policy = &source->policy[seq % source->n_policy];
+    const int32_t *tok = q->tok + (size_t)seq * source->n_ctx;
+    struct places p = divide_places(source, policy, q->n_query, q->n_between);
+    int offset = seed ? (int)(lk_random_nth(seed, 0) % (uint64_t)p.distance) : p.distance / 2;
+    for (int i = 0; i < q->n_query; i++) {
+        int nth = i - p.n_rows_only;
+        q->query[i] = nth < 0 ? -1 : nth * p.distance + offset;
+        q->weight[i] = 1;
+        if (nth < 0 || q->plain) continue;
+        int pos = lk_less_policy_first(policy) + q->query[i] * source->stride;
+        if (follows_control(q, tok, pos)) q->weight[i] = after_control_weight;
+    }
+}
+
+/* ---- schedule ---- */
+
+enum { LATE_HALVINGS = 6, QUARTERS = 4 };
+
+float lk_less_epoch_rate(const struct lk_less_schedule *s, int epoch) {
+    int late = 2 * epoch - s->n_epoch;
+    if (s->plain) return ldexpf(s->rate, -(int)((int64_t)epoch * QUARTERS / s->n_epoch));
+    return late < 0 ? s->rate
+                    : ldexpf(s->rate, -(1 + (int)((int64_t)late * LATE_HALVINGS / s->n_epoch)));
+}
+
+int lk_less_batch(const struct lk_less_schedule *s) { return s->plain ? 2 : 1; }

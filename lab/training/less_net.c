@@ -3,8 +3,7 @@
 
 #include "base/cxx_call.h"
 #include "codec/f16.h"
-#include "training/adam.h"
-#include "training/random.h"
+#include "training/descent.h"
 
 #include <ggml-cpu.h>
 

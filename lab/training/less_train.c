@@ -6,9 +6,9 @@
 #include "engine/absorb.h"
 #include "lowkey_lab.h"
 #include "model/blocks.h"
+#include "training/descent.h"
 #include "training/less_checkpoint.h"
-#include "training/less_queries.h"
-#include "training/random.h"
+#include "training/less_data.h"
 
 #include <inttypes.h>
 #include <math.h>

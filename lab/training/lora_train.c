@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "lowkey_lab.h"
+#include "training/descent.h"
 #include "training/less_net.h"
 #include "training/lora_state.h"
-#include "training/random.h"
 
 #include <inttypes.h>
 #include <math.h>

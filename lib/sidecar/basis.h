@@ -25,7 +25,11 @@ enum lk_basis_side {
 };
 
 /* The name used in tensor names: "k", "kpre" or "v". Static. */
-const char *lk_basis_side_name(enum lk_basis_side side);
+static inline const char *lk_basis_side_name(enum lk_basis_side side) {
+    static const char *const name[LK_N_BASIS] = {
+        [LK_BASIS_K] = "k", [LK_BASIS_KPRE] = "kpre", [LK_BASIS_V] = "v"};
+    return name[side];
+}
 
 /* Numbers of `down` and `up`. */
 enum lk_basis_type {

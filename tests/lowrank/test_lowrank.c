@@ -2,7 +2,7 @@
  * by row. */
 #include "base/hash.h"
 #include "base/ledger.h"
-#include "lowrank/fit.h"
+#include "lowrank/layer_basis.h"
 #include "lowrank/linalg.h"
 #include "lowrank/moments.h"
 #include "lowrank/rank.h"

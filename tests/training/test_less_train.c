@@ -5,8 +5,8 @@
 #include "support_model.h"
 #include "test.h"
 #include "training/less_checkpoint.h"
+#include "training/less_data.h"
 #include "training/less_net.h"
-#include "training/less_queries.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-/* A step of Adam (Kingma and Ba, 2015), without weight decay. */
-#ifndef LK_TRAINING_ADAM_H
-#define LK_TRAINING_ADAM_H
+/* Gradient descent: a step of Adam (Kingma and Ba, 2015) without weight decay, and reproducible
+ * random numbers. */
+#ifndef LK_TRAINING_DESCENT_H
+#define LK_TRAINING_DESCENT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,5 +14,11 @@ struct lk_adam {
 
 /* Step number nth, from 1, with the mean of n_sum gradients. The gradients become 0. */
 void lk_adam_step(const struct lk_adam *adam, float rate, int64_t nth, int n_sum);
+
+/* The nth number of `seed`. */
+uint64_t lk_random_nth(uint64_t seed, uint64_t nth);
+
+/* Shuffle order [n]. */
+void lk_shuffle(int32_t *order, int n, uint64_t seed);
 
 #endif

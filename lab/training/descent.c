@@ -1,5 +1,7 @@
-/* Adam: moments with bias correction. */
-#include "training/adam.h"
+/* Adam: moments with bias correction. Random numbers that depend on a seed and a position only. */
+#include "training/descent.h"
+
+#include "base/hash.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,4 +18,17 @@ void lk_adam_step(const struct lk_adam *adam, float rate, int64_t nth, int n_sum
         adam->weight[i] -= rate * mean[i] * of_mean / (sqrtf(square[i] * of_square) + epsilon);
     }
     memset(adam->gradient, 0, adam->n * sizeof(float));
+}
+
+uint64_t lk_random_nth(uint64_t seed, uint64_t nth) {
+    return lk_splitmix64(seed + (nth + 1) * lk_splitmix64_step);
+}
+
+void lk_shuffle(int32_t *order, int n, uint64_t seed) {
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)(lk_random_nth(seed, (uint64_t)i) % (uint64_t)(i + 1));
+        int32_t swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
 }
