@@ -91,6 +91,10 @@ lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model);
  * or a schema that is too large), LK_E_NOMEM. */
 lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err);
 
+/* The same for texts that match a regular expression (ECMA 262) as a whole. Not supported are
+ * look-around, back references, word boundaries and anchors inside the expression. */
+lk_status lk_regex_to_grammar(const char *regex, char **grammar, lk_err *err);
+
 /* A new sampler in its initial state, with the options of `from` and another seed. The compiled
  * grammar is shared, not parsed again. *out is owned: lk_sampler_free, in any order. LK_E_NOMEM. */
 lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);

@@ -6,6 +6,7 @@
 
 #include "base/ledger.h"
 #include "grammar/pattern_parse.h"
+#include "lowkey_serve.h"
 
 #include <string.h>
 
@@ -161,8 +162,9 @@ static void write_raw_range(struct lk_buf *out, uint32_t lo, uint32_t hi, bool *
     write_code(out, hi);
 }
 
-/* The characters of a class as JSON writes them: as themselves from U+0020 on, but for quotes,
- * backslashes and U+007F; tabs, newlines and the like, quotes and backslashes as escapes. */
+/* The characters of a class, plain or as JSON writes them: as themselves from U+0020 on, but
+ * for quotes, backslashes and U+007F; tabs, newlines and the like, quotes and backslashes as
+ * escapes. */
 static void write_class(struct lk_pattern_tree *t, const struct lk_pattern_node *n,
                         struct lk_buf *out) {
     static const struct {
@@ -175,16 +177,20 @@ static void write_class(struct lk_pattern_tree *t, const struct lk_pattern_node 
                                                {'\\' + 1, 0x7e},
                                                {0x80, 0xd7ff},
                                                {0xe000, LK_PATTERN_MAX_CODE}};
+    static const struct lk_code_range all[] = {{0, 0xd7ff}, {0xe000, LK_PATTERN_MAX_CODE}};
+    const struct lk_code_range *allowed = t->plain ? all : raw;
+    size_t n_allowed = t->plain ? sizeof all / sizeof all[0] : sizeof raw / sizeof raw[0],
+           n_escape = t->plain ? 0 : sizeof escapes / sizeof escapes[0];
     bool open = false, any;
     const struct lk_code_range *r = t->range + n->first_range;
     lk_buf_append_str(out, "(");
     for (int i = 0; i < n->n_range; i++)
-        for (size_t k = 0; k < sizeof raw / sizeof raw[0]; k++)
-            write_raw_range(out, r[i].lo > raw[k].lo ? r[i].lo : raw[k].lo,
-                            r[i].hi < raw[k].hi ? r[i].hi : raw[k].hi, &open);
+        for (size_t k = 0; k < n_allowed; k++)
+            write_raw_range(out, r[i].lo > allowed[k].lo ? r[i].lo : allowed[k].lo,
+                            r[i].hi < allowed[k].hi ? r[i].hi : allowed[k].hi, &open);
     if (open) lk_buf_append_str(out, "]");
     any = open;
-    for (size_t k = 0; k < sizeof escapes / sizeof escapes[0]; k++)
+    for (size_t k = 0; k < n_escape; k++)
         for (int i = 0; i < n->n_range; i++) {
             if (escapes[k].code < r[i].lo || escapes[k].code > r[i].hi) continue;
             lk_buf_printf(out, "%s\"\\\\%s\"", any ? " | " : "", escapes[k].escape);
@@ -232,14 +238,40 @@ static lk_status convert(struct lk_pattern_tree *t, const char *pattern, struct 
     return LK_OK;
 }
 
-lk_status lk_pattern_gbnf(struct lk_buf *out, const char *pattern, int min, int max, lk_err *err) {
+static lk_status write_pattern(struct lk_buf *out, const char *pattern, int min, int max,
+                               bool plain, lk_err *err) {
     struct lk_ledger ledger = {0};
     struct lk_pattern_tree *t;
     if (strlen(pattern) > LK_PATTERN_MAX)
         return lk_fail(err, LK_E_UNSUPPORTED, "it has more than %d bytes", LK_PATTERN_MAX);
     t = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *t); /* 250 KiB */
     if (!t) return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
+    t->plain = plain;
     lk_status status = convert(t, pattern, out, min, max, err);
     lk_release(&ledger, LK_FOR_OTHER, t, sizeof *t);
     return status;
+}
+
+lk_status lk_pattern_gbnf(struct lk_buf *out, const char *pattern, int min, int max, lk_err *err) {
+    return write_pattern(out, pattern, min, max, false, err);
+}
+
+lk_status lk_regex_to_grammar(const char *regex, char **grammar, lk_err *err) {
+    struct lk_buf whole = {0}, out = {0};
+    lk_err why = {0};
+    size_t len = strlen(regex);
+    bool start = regex[0] == '^', end = len > 1 && regex[len - 1] == '$' && regex[len - 2] != '\\';
+    lk_buf_printf(&whole, "^(?:%.*s)$", (int)(len - start - end), regex + start);
+    lk_buf_append_str(&out, "root ::= ");
+    lk_status status = LK_E_NOMEM;
+    if (!whole.failed) status = write_pattern(&out, whole.at, 0, -1, true, &why);
+    if (!status && out.failed) status = LK_E_NOMEM;
+    lk_buf_free(&whole);
+    if (!status) {
+        *grammar = out.at;
+        return LK_OK;
+    }
+    lk_buf_free(&out);
+    if (status == LK_E_NOMEM) return lk_fail(err, status, "not enough memory for a grammar");
+    return lk_fail(err, status, "the regular expression cannot be used: %.300s", why.msg);
 }

@@ -38,6 +38,7 @@ struct lk_pattern_tree {
     struct lk_pattern_node node[LK_PATTERN_MAX_NODE]; /* node 0 is not used */
     struct lk_code_range range[LK_PATTERN_MAX_RANGE];
     int n_node, n_range, root;
+    bool plain; /* the texts are not inside a JSON string */
 };
 
 /* Parse an expression of at most LK_PATTERN_MAX bytes. LK_E_FORMAT, LK_E_UNSUPPORTED. */

@@ -140,6 +140,7 @@ static void make_completion(void *arg) {
     bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
     x->work.n_omitted = work->error.n_omitted;
     memcpy(x->work.omitted, work->error.omitted, sizeof x->work.omitted);
+    memcpy(x->work.ignored, work->error.ignored, sizeof x->work.ignored);
     if (parsed && request.is_empty)
         lk_buf_add_json(&work->out, work->endpoint->empty(opts));
     else if (parsed && lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&

@@ -3,6 +3,7 @@
 
 #include "serve/answer_blocks.h"
 #include "serve/body_convert.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_chat.h"
 
@@ -13,7 +14,7 @@
 
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, bool count_only, struct lk_api_error *error) {
-    json_t *given = lk_json_parse_body(body, len, error),
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_MESSAGES, error),
            *chat = given ? lk_anthropic_to_chat(given, count_only, error) : NULL;
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
     request->text_copies = 3; /* of a whole response: in its block, its JSON and its text */

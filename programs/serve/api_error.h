@@ -16,6 +16,7 @@ struct lk_api_error {
      * the first one. */
     size_t n_omitted;
     char omitted[40];
+    char ignored[300]; /* names of fields that are not known, "a, b" (serve/fields.h) */
 };
 
 /* Fill `error` with a printf-formatted message. Always returns false, so that a failing function

@@ -2,6 +2,7 @@
 #include "serve/embeddings.h"
 
 #include "lowkey_serve.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_completion.h"
 
@@ -53,7 +54,8 @@ bool lk_embeddings_parse_json(struct lk_request *request, const struct lk_server
 
 static bool parse_embeddings(struct lk_request *request, const struct lk_server_opts *opts,
                              const char *body, size_t len, struct lk_api_error *error) {
-    return lk_embeddings_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
+    return lk_embeddings_parse_json(request, opts,
+                                    lk_fields_parse(body, len, LK_FIELDS_EMBEDDINGS, error), error);
 }
 
 static void append_base64(struct lk_buf *out, const unsigned char *bytes, size_t n) {

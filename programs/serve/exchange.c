@@ -107,7 +107,8 @@ static const char *allowed_headers(const struct lk_exchange *x) {
 static void add_cors_headers(const struct lk_exchange *x, struct MHD_Response *reply) {
     if (!x->server->opts.origin) return;
     MHD_add_response_header(reply, "Access-Control-Allow-Origin", x->server->opts.origin);
-    MHD_add_response_header(reply, "Access-Control-Expose-Headers", "Retry-After");
+    MHD_add_response_header(reply, "Access-Control-Expose-Headers",
+                            "Retry-After, X-Lowkey-Ignored");
     MHD_add_response_header(reply, "Vary", "Origin, Access-Control-Request-Headers");
     if (strcmp(x->method, "OPTIONS") != 0) return;
     MHD_add_response_header(reply, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
@@ -121,6 +122,7 @@ static void queue_reply(struct lk_exchange *x, int status, const char *type,
                         struct MHD_Response *reply, size_t len) {
     if (!reply) return;
     if (*type) MHD_add_response_header(reply, "Content-Type", type);
+    if (x->work.ignored[0]) MHD_add_response_header(reply, "X-Lowkey-Ignored", x->work.ignored);
     MHD_add_response_header(reply, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(reply, "Cache-Control", "no-store");
     if (x->close || lk_connections_are_draining(x->server->connections))

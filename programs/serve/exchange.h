@@ -36,6 +36,7 @@ struct lk_exchange_work {
     size_t n_left_out;      /* messages of a chat that did not fit its context */
     size_t n_omitted;       /* parts of the request that were left out: images and the like */
     char omitted[40];       /* the kind of the first one */
+    char ignored[300];      /* names of fields that are not known (serve/fields.h) */
     double first_s;         /* from the headers to the first text; 0: none was sent */
 };
 

@@ -197,6 +197,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 static void append_work(const struct lk_exchange_work *work, struct lk_buf *line) {
     if (work->n_left_out)
         lk_buf_printf(line, ", left out the oldest %zu messages", work->n_left_out);
+    if (work->ignored[0]) lk_buf_printf(line, ", ignored fields: %s", work->ignored);
     if (work->n_omitted)
         lk_buf_printf(line, ", left out %zu parts that are not text (%s)", work->n_omitted,
                       work->omitted);

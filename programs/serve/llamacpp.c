@@ -1,6 +1,7 @@
 /* Requests and replies in the form of llama.cpp's server. */
 #include "serve/llamacpp.h"
 
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_completion.h"
 
@@ -12,7 +13,8 @@
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
     int64_t n_probs = 0;
-    if (!lk_request_parse_common(request, opts, body, len, error) ||
+    if (!lk_request_parse_json(request, opts, lk_fields_parse(body, len, LK_FIELDS_NATIVE, error),
+                               error) ||
         !lk_request_reject(request, "suffix", 0, error) ||
         !lk_json_field_int(request->body, "n_probs", 0, LK_MAX_TOP_LOGPROBS, &n_probs, error))
         return false;

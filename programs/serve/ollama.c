@@ -5,6 +5,7 @@
 #include "serve/answer_blocks.h"
 #include "serve/body_convert.h"
 #include "serve/embeddings.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
@@ -29,7 +30,7 @@ static bool asks_to_load(const json_t *openai) {
 
 static bool parse_chat(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
-    json_t *given = lk_json_parse_body(body, len, error),
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_OLLAMA, error),
            *chat = given ? lk_ollama_chat_to_openai(given, error) : NULL;
     bool is_empty = chat && asks_to_load(chat);
     bool good = is_empty ? lk_request_parse_json(request, opts, chat, error)
@@ -42,7 +43,7 @@ static bool parse_chat(struct lk_request *request, const struct lk_server_opts *
 
 static bool parse_generate(struct lk_request *request, const struct lk_server_opts *opts,
                            const char *body, size_t len, struct lk_api_error *error) {
-    json_t *given = lk_json_parse_body(body, len, error),
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_OLLAMA, error),
            *converted = given ? lk_ollama_generate_to_openai(given, error) : NULL;
     bool good, is_empty = converted && asks_to_load(converted);
     if (is_empty)
@@ -307,12 +308,9 @@ const struct lk_endpoint lk_ollama_generate = {.parse = parse_generate,
 /* Sampling parameters, under "options". Others are about the loading of models and are ignored:
  * num_ctx, num_batch, num_gpu, num_thread, use_mmap and so on are options of `lowkey serve`. */
 static bool convert_options(json_t *to, const json_t *from, struct lk_api_error *error) {
-    static const char *const same[] = {"temperature", "top_p",
-                                       "top_k",       "min_p",
-                                       "stop",        "repeat_penalty",
-                                       "typical_p",   "presence_penalty",
-                                       "mirostat",    "frequency_penalty",
-                                       "tfs_z"};
+    static const char *const same[] = {
+        "temperature",      "top_p", "top_k", "min_p", "stop", "repeat_penalty", "presence_penalty",
+        "frequency_penalty"};
     const json_t *options = json_object_get(from, "options"),
                  *n = json_object_get(options, "num_predict"),
                  *seed = json_object_get(options, "seed"),
@@ -581,7 +579,8 @@ bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struc
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, const char *input,
                        struct lk_api_error *error) {
-    json_t *given = lk_json_parse_body(body, len, error), *to = given ? json_object() : NULL;
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_EMBEDDINGS, error),
+           *to = given ? json_object() : NULL;
     if (given && !to) lk_convert_no_memory(error);
     if (to) {
         ollama_convert_model(to, given);

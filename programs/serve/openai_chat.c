@@ -2,6 +2,7 @@
 #include "serve/openai_chat.h"
 
 #include "serve/body_convert.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/tools.h"
 
@@ -219,5 +220,6 @@ bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_serve
 
 bool lk_openai_chat_parse(struct lk_request *request, const struct lk_server_opts *opts,
                           const char *body, size_t len, struct lk_api_error *error) {
-    return lk_openai_chat_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
+    return lk_openai_chat_parse_json(request, opts,
+                                     lk_fields_parse(body, len, LK_FIELDS_CHAT, error), error);
 }

@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "lowkey_serve.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/tokens.h"
 
@@ -115,8 +116,8 @@ bool lk_openai_completion_parse_json(struct lk_request *request, const struct lk
 
 bool lk_openai_completion_parse(struct lk_request *request, const struct lk_server_opts *opts,
                                 const char *body, size_t len, struct lk_api_error *error) {
-    return lk_openai_completion_parse_json(request, opts, lk_json_parse_body(body, len, error),
-                                           error);
+    return lk_openai_completion_parse_json(
+        request, opts, lk_fields_parse(body, len, LK_FIELDS_TEXT, error), error);
 }
 
 /* ---- prompts to fill in the middle ---- */

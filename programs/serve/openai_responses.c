@@ -5,6 +5,7 @@
 
 #include "serve/answer_blocks.h"
 #include "serve/body_convert.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_chat.h"
 
@@ -12,7 +13,7 @@
 
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
-    json_t *given = lk_json_parse_body(body, len, error),
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_RESPONSES, error),
            *chat = given ? lk_openai_responses_to_chat(given, error) : NULL;
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
     const char *truncation = json_string_value(json_object_get(given, "truncation"));

@@ -7,6 +7,7 @@
 
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
+#include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/tokens.h"
 #include "serve/tools.h"
@@ -217,36 +218,7 @@ static void find_prompt_marks(struct lk_prompt *p, const json_t *messages, const
 
 /* ---- parsing ---- */
 
-/* Is the field set to anything that changes the result? `neutral` is the number that does not. */
-static bool has_effect(const json_t *v, double neutral) {
-    if (json_is_number(v)) return json_number_value(v) != neutral;
-    if (json_is_string(v)) return json_string_length(v) > 0;
-    if (json_is_array(v) || json_is_object(v)) return json_array_size(v) + json_object_size(v) > 0;
-    return json_is_true(v);
-}
-
-/* Reject fields of OpenAI's API and of llama-server that this server does not have, so that nothing
- * is ignored silently. Clients that send every field with a neutral value are served. */
-static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
-    static const struct {
-        const char *name;
-        double neutral;
-    } fields[] = {{"functions", 0},
-                  {"function_call", 0},
-                  {"audio", 0},
-                  {"prediction", 0},
-                  {"web_search_options", 0},
-                  {"typical_p", 1},
-                  {"mirostat", 0},
-                  {"tfs_z", 1},
-                  {"top_n_sigma", -1},
-                  {"dynatemp_range", 0},
-                  {"dry_multiplier", 0},
-                  {"xtc_probability", 0}};
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (has_effect(json_object_get(body, fields[i].name), fields[i].neutral))
-            return lk_api_error_set(error, 400, "unsupported", fields[i].name,
-                                    "'%s' is not supported by this server", fields[i].name);
+static bool check_modalities(const json_t *body, struct lk_api_error *error) {
     const json_t *modalities = json_object_get(body, "modalities");
     for (size_t i = 0; i < json_array_size(modalities); i++) {
         const char *modality = json_string_value(json_array_get(modalities, i));
@@ -259,7 +231,8 @@ static bool reject_unsupported(const json_t *body, struct lk_api_error *error) {
 
 bool lk_request_reject(const struct lk_request *request, const char *name, double neutral,
                        struct lk_api_error *error) {
-    return !has_effect(json_object_get(request->body, name), neutral) ||
+    const json_t *value = json_object_get(request->body, name);
+    return !value || json_is_null(value) || lk_field_is_neutral(value, neutral) ||
            lk_api_error_set(error, 400, "unsupported", name, "'%s' is not supported here", name);
 }
 
@@ -325,6 +298,26 @@ static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
             return lk_api_error_set(error, 400, "invalid_type", "stop",
                                     "'stop' must contain only non-empty strings");
         if (!add_stop(request, item, error)) return false;
+    }
+    return true;
+}
+
+/* vLLM's field. */
+static bool parse_stop_tokens(struct lk_request *request, struct lk_api_error *error) {
+    static const char field[] = "stop_token_ids";
+    const json_t *given = json_object_get(request->body, field), *item;
+    size_t i;
+    if (!given || json_is_null(given)) return true;
+    if (!json_is_array(given) || json_array_size(given) > LK_MAX_STOP)
+        return lk_api_error_set(error, 400, "invalid_type", field,
+                                "'%s' must be an array of at most %d token ids", field,
+                                LK_MAX_STOP);
+    json_array_foreach(given, i, item) {
+        json_int_t tok = json_integer_value(item);
+        if (!json_is_integer(item) || tok < 0 || tok > INT32_MAX)
+            return lk_api_error_set(error, 400, "invalid_type", field,
+                                    "'%s' must contain only token ids", field);
+        request->stop_tok[request->n_stop_tok++] = (int32_t)tok;
     }
     return true;
 }
@@ -422,10 +415,11 @@ bool lk_request_parse_json(struct lk_request *request, const struct lk_server_op
                            json_t *body, struct lk_api_error *error) {
     int64_t n = 1;
     *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
-    if (!request->body || !reject_unsupported(request->body, error) ||
+    if (!request->body || !check_modalities(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
-        !parse_stop(request, error) || !parse_sampling(request, error) ||
-        !parse_max_tokens(request, error) || !parse_stream(request, error) ||
+        !parse_stop(request, error) || !parse_stop_tokens(request, error) ||
+        !parse_sampling(request, error) || !parse_max_tokens(request, error) ||
+        !parse_stream(request, error) ||
         !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
         !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||
         !parse_response_format(request, error) || !parse_json_schema(request, error) ||
@@ -433,11 +427,6 @@ bool lk_request_parse_json(struct lk_request *request, const struct lk_server_op
         return false;
     request->n = (size_t)n;
     return true;
-}
-
-bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             const char *body, size_t len, struct lk_api_error *error) {
-    return lk_request_parse_json(request, opts, lk_json_parse_body(body, len, error), error);
 }
 
 /* ---- preparing ---- */

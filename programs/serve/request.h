@@ -11,7 +11,7 @@
 #include "serve/tokens.h"
 
 enum {
-    LK_MAX_STOP = 16,
+    LK_MAX_STOP = 16, /* stop strings, and stop tokens */
     LK_MAX_N = 16,
     LK_MAX_PROMPT = 64,
     LK_MAX_MESSAGE = 4096,
@@ -63,6 +63,9 @@ struct lk_request {
     const char *grammar_field;     /* field of the body that the grammar comes from; static */
     const char *stop[LK_MAX_STOP]; /* [n_stop] borrowed from body */
     size_t n_stop;
+    int32_t
+        stop_tok[LK_MAX_STOP]; /* [n_stop_tok] tokens that end the answer, and are not part of it */
+    size_t n_stop_tok;
     int n_top_logprobs; /* -1: no logprobs */
     bool stream, include_usage, progress, echo;
     bool marked;        /* the prompts' texts are marked text (lk_chat_format), as in a chat */
@@ -82,13 +85,9 @@ struct lk_request {
 /* Is this the model's id or one of its aliases? */
 bool lk_server_has_model(const struct lk_server_opts *opts, const char *name);
 
-/* Parse the body, except for messages and prompts: all fields that both endpoints share. *request
- * must be freed with lk_request_free in any case. False: see `error`. */
-bool lk_request_parse_common(struct lk_request *request, const struct lk_server_opts *opts,
-                             const char *body, size_t len, struct lk_api_error *error);
-
-/* The same for a body that is parsed already. It is taken over; NULL: parsing it failed, and
- * `error` is set. */
+/* Parse the fields that all endpoints share, of a body whose fields were checked (serve/fields.h).
+ * The body is taken over; NULL: parsing it failed, and `error` is set. *request must be freed with
+ * lk_request_free in any case. False: see `error`. */
 bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
                            json_t *body, struct lk_api_error *error);
 

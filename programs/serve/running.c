@@ -156,6 +156,12 @@ struct choice {
     lk_err err; /* FAILS */
 };
 
+static bool is_stop_token(const struct lk_request *request, int32_t tok) {
+    for (size_t i = 0; i < request->n_stop_tok; i++)
+        if (request->stop_tok[i] == tok) return true;
+    return false;
+}
+
 /* Choose the token that follows the i-th one of the job's last pass, and push its text. */
 static struct choice choose_token(struct lk_running *r, struct lk_job *job, int32_t i) {
     const lk_model *model = r->opts->model;
@@ -169,7 +175,7 @@ static struct choice choose_token(struct lk_running *r, struct lk_job *job, int3
     struct lk_logprob lp = {.tok = c.tok, .n_top = n_top};
     if (n_top >= 0)
         lk_session_logprobs(job->slot->session, i, c.tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
-    if (lk_token_ends(model, c.tok)) {
+    if (lk_token_ends(model, c.tok) || is_stop_token(request, c.tok)) {
         /* Next to the tokens of a prompt it is listed, because clients tell the two apart by their
          * number. */
         if (request->score) lk_detokenizer_push(&job->detok, "", 0, &lp, &delta);

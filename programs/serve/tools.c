@@ -34,8 +34,7 @@ static bool check_tools(const json_t *tools, struct lk_api_error *fault) {
     return true;
 }
 
-/* Append text as the inside of a GBNF literal. */
-static void add_literal(struct lk_buf *out, const char *text) {
+void lk_gbnf_add_literal(struct lk_buf *out, const char *text) {
     for (; *text; text++) {
         if (*text == '\n')
             lk_buf_append_str(out, "\\n");
@@ -75,8 +74,8 @@ static bool require_call(struct lk_request *ask, const json_t *tools, const char
     lk_call_words words = {.before = "<tool_call>\n", .after = "\n</tool_call>"};
     if (opts->model) lk_chat_call_words(opts->model, &words, NULL); /* else later an error */
     struct lk_buf before = {0}, after = {0};
-    add_literal(&before, words.before);
-    add_literal(&after, words.after);
+    lk_gbnf_add_literal(&before, words.before);
+    lk_gbnf_add_literal(&after, words.after);
     const struct lk_schema_use use = {
         .field = "tools", .before = lk_buf_cstr(&before), .after = lk_buf_cstr(&after)};
     const char *key = words.has_parameters ? "parameters" : "arguments";
