@@ -122,14 +122,12 @@ static void format_bar(double share, int width, char *buf, size_t cap) {
 }
 
 void print_cache_levels(const lk_session *session, FILE *file) {
-    static const char *const title[] = {"level",  "K",       "V",       "K rows",
-                                        "V rows", "K bytes", "V bytes", "share"};
     lk_level_stats level;
     uint64_t total = 0;
     struct table table = table_new("lllrrRRl");
     for (size_t i = 0; lk_session_get_level(session, i, &level); i++)
         total += level.k_bytes + level.v_bytes;
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "level|K|V|K rows|V rows|K bytes|V bytes|share");
     int columns = terminal_width(file), width = columns == 0 || columns >= 100 ? 24 : 10;
     for (size_t i = 0; lk_session_get_level(session, i, &level); i++) {
         char a[NUMBER_BUF], drawn[160];

@@ -42,7 +42,7 @@ int chat_load(struct chat *c, const char *name) {
               format_count(n_tok, c->conversation.n_tok),
               cached || !c->conversation.n_tok
                   ? ""
-                  : "; no cache of this recipe, so the next answer reads them again");
+                  : "; no cache of this recipe, so they are prefilled for the next answer");
     if (c->conversation.n_tok >= c->n_ctx)
         chat_note(c, "that fills the context of %zu tokens; -c N sets a longer one", c->n_ctx);
     free(c->save_name);
@@ -110,9 +110,9 @@ static void explain_stop(struct chat *c, const struct answer *answer) {
     else if (full)
         print_error("context full: %s tokens; " MAKE_ROOM, format_count(count, c->n_ctx));
     else if (answer->stop == STOP_LENGTH && c->terminal)
-        chat_note(c, "stopped after %zu tokens (-n); /continue goes on", answer->n_tok);
+        chat_note(c, "stopped after %zu tokens (-n); /continue resumes it", answer->n_tok);
     else if (answer->stop == STOP_INTERRUPTED && c->terminal)
-        chat_note(c, "stopped; /continue goes on");
+        chat_note(c, "stopped; /continue resumes it");
 }
 
 static void print_speed(const struct chat *c) {

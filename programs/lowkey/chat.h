@@ -12,9 +12,9 @@ struct chat_args {
     struct model_args model;
     struct session_args session;
     struct sampler_args sampler;
-    const char *system, *session_file, *color, *draft;
+    const char *system, *session_file, *draft;
     int64_t n; /* -1: no limit */
-    bool json, verbose, no_history;
+    bool json, verbose;
 };
 
 struct chat {

@@ -153,11 +153,11 @@ static void cmd_file(struct chat *c, const char *args) {
     char *path = next_word(&args);
     if (!path) {
         for (size_t i = 0; i < c->documents.n; i++)
-            chat_note(c, "%s goes with the next message", c->documents.item[i].name);
+            chat_note(c, "%s is attached to the next message", c->documents.item[i].name);
         if (!c->documents.n) print_error("/file needs a name: /file NAME [QUESTION]");
     } else if (strcmp(path, "-") == 0) {
         chat_documents_clear(&c->documents);
-        chat_note(c, "no file goes with the next message");
+        chat_note(c, "no file is attached");
     } else if (chat_documents_add(&c->documents, path, MAX_FILE_BYTES)) {
         const struct chat_document *document = &c->documents.item[c->documents.n - 1];
         size_t n = count_tokens(c, &document->text, c->n_ctx);
@@ -171,7 +171,7 @@ static void cmd_file(struct chat *c, const char *args) {
         } else {
             chat_note(c, "%s: %s, %s of %s tokens%s", document->name,
                       format_bytes(size, document->text.len), format_count(count, n), n_ctx,
-                      *args ? "" : "; it goes with the next message");
+                      *args ? "" : "; attached to the next message");
         }
         if (*args) chat_answer_question(c, args);
     } else {
@@ -230,7 +230,7 @@ static void cmd_system(struct chat *c, const char *args) {
         c->unsaved = true;
         chat_note(c, "the system message is %s%s", strcmp(args, "-") == 0 ? "removed" : "set",
                   chat_conversation_n_questions(&c->conversation)
-                      ? "; the next answer reads the conversation again"
+                      ? "; the conversation is prefilled again for the next answer"
                       : "");
     }
 }
@@ -249,7 +249,7 @@ static void cmd_undo(struct chat *c, const char *args) {
     struct chat_conversation *conversation = &c->conversation;
     (void)args;
     if (chat_conversation_n_questions(conversation) == 0) {
-        print_error("there is nothing to take back");
+        print_error("there is no question to take back");
         return;
     }
     while (!chat_conversation_last_is(conversation, "user"))
@@ -327,10 +327,11 @@ static const struct chat_command {
 } command_list[] = {
     {"/help", "", "show this list", cmd_help},
     {"/?", "", NULL, cmd_help},
-    {"/file", "NAME [QUESTION]", "give a text file to the next message, or ask about it", cmd_file},
-    {"/regen", "", "answer the last question again, differently", cmd_regen},
+    {"/file", "NAME [QUESTION]", "attach a text file to the next message, or ask about it",
+     cmd_file},
+    {"/regen", "", "answer the last question again, with another seed", cmd_regen},
     {"/retry", "", NULL, cmd_regen},
-    {"/continue", "", "continue an answer that was cut", cmd_continue},
+    {"/continue", "", "continue an answer that was stopped", cmd_continue},
     {"/undo", "", "take back the last question and its answer", cmd_undo},
     {"/clear", "", "start a new conversation", cmd_clear},
     {"/reset", "", NULL, cmd_clear},

@@ -256,7 +256,7 @@ void chat_conversation_format(struct chat_conversation *c) {
 bool chat_documents_add(struct chat_documents *documents, const char *path, size_t max) {
     struct lk_buf text;
     const char *slash = strrchr(path, '/');
-    if (!read_text_file(path, "/file", max, &text)) return false;
+    if (read_text_file(path, "/file", max, &text)) return false;
     size_t n = documents->n + 1;
     documents->item = xrealloc(documents->item, n * sizeof *documents->item);
     documents->item[documents->n++] = (struct chat_document){

@@ -137,10 +137,10 @@ struct chat_input {
 
 static void remember_loaded(void *user, const char *entry) { line_reader_remember(user, entry); }
 
-struct chat_input *chat_input_open(const struct line_reader_opts *opts, bool history) {
+struct chat_input *chat_input_open(const struct line_reader_opts *opts) {
     struct chat_input *input = xmalloc(sizeof *input);
     *input = (struct chat_input){.reader = line_reader_open(opts), .terminal = opts->terminal};
-    if (history && opts->terminal) input->history_path = history_path();
+    if (opts->terminal) input->history_path = history_path();
     if (input->history_path) history_read(input->history_path, remember_loaded, input->reader);
     return input;
 }

@@ -13,8 +13,8 @@
 
 struct chat_input;
 
-/* `history`: load and extend the history file. */
-struct chat_input *chat_input_open(const struct line_reader_opts *opts, bool history);
+/* On a terminal, loads and extends the history file. */
+struct chat_input *chat_input_open(const struct line_reader_opts *opts);
 void chat_input_close(struct chat_input *input);
 
 /* Keep what is typed until the next chat_input_next. */

@@ -97,7 +97,7 @@ static bool read_integer(const json_t *object, const char *name, size_t max, siz
     return true;
 }
 
-static bool read_tokens(const json_t *json, struct chat_conversation *c) {
+static bool parse_tokens(const json_t *json, struct chat_conversation *c) {
     const json_t *tok = json_object_get(json, "tokens"), *item;
     const int32_t n_vocab = lk_model_get_info(c->model).n_vocab;
     size_t i;
@@ -132,18 +132,18 @@ static int parse_messages(const char *path, struct chat_conversation *c, size_t 
     struct lk_buf text;
     size_t n_vocab = 0, version = 0;
     char *name = messages_path(path);
-    if (!read_text_file(name, "--session", MAX_CHAT_FILE, &text)) {
+    int status = read_text_file(name, "--session", MAX_CHAT_FILE, &text);
+    if (status) {
         free(name);
-        return STATUS_ERROR;
+        return status;
     }
     json_t *json = json_loadb(text.at, text.len, 0, NULL);
     bool good = read_integer(json, "lowkey_chat", 1, &version) && version == 1 &&
                 read_integer(json, "answers", UINT32_MAX, n_answers) &&
                 read_integer(json, "vocabulary", INT32_MAX, &n_vocab);
-    int status = STATUS_OK;
     if (good && n_vocab != (size_t)lk_model_get_info(c->model).n_vocab)
         status = print_error("%s: saved with a model of another vocabulary", name);
-    else if (!good || !read_tokens(json, c) || !read_messages(json, c) ||
+    else if (!good || !parse_tokens(json, c) || !read_messages(json, c) ||
              !read_integer(json, "unknown_tokens", c->n_tok, &c->n_unknown))
         status = print_error("%s: damaged, or not a conversation", name);
     if (!status) {

@@ -53,7 +53,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_TEXT, &a->file},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model, MODEL_ON_RANKS),
+        model_options(&a->model, MODEL_RUN),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -83,44 +83,14 @@ static int check_args(struct bench_args *a) {
     return STATUS_OK;
 }
 
-/* Sentences that differ from line to line, so that attention has something to find. */
-static void make_text(struct lk_buf *text) {
-    static const char *const who[] = {"The ferryman",  "A young teacher", "My neighbour",
-                                      "The old clerk", "A stranger",      "The captain",
-                                      "A miller"};
-    static const char *const what[] = {"counted", "remembered", "sold",      "carried",
-                                       "painted", "repaired",   "looked for"};
-    static const char *const thing[] = {
-        "boats",   "letters",       "lanterns",      "maps of the coast",
-        "barrels", "wooden chairs", "silver spoons", "keys"};
-    static const char *const where[] = {"by the river", "in the market", "behind the church",
-                                        "on the hill", "near the station"};
-    enum { LINES = 256 };
-    for (unsigned i = 0; i < LINES; i++) {
-        unsigned pick = (i + 1) * 2654435761u;
-        char *line =
-            xasprintf("%s %s %u %s %s before %u o'clock.\n", who[(pick >> 8) % 7],
-                      what[(pick >> 12) % 7], 2 + (pick >> 16) % 90, thing[(pick >> 20) % 8],
-                      where[(pick >> 24) % 5], 1 + (pick >> 27) % 12);
-        xbuf_add(text, line, strlen(line));
-        free(line);
-    }
-}
-
-static int tokenize(const struct bench_args *a, const lk_model *model, int32_t **tok,
-                    size_t *n_tok) {
+/* The text to fill the cache with. */
+static int find_tokens(const struct bench_args *a, const lk_model *model, struct tokens *out) {
     struct lk_buf text = {0};
-    lk_err err = {0};
-    if (!a->file)
-        make_text(&text);
-    else if (!read_text_file(a->file, "text", MAX_PROMPT_BYTES, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-    lk_status status =
-        lk_tokenize(model, text.at, text.len, LK_TOKENIZE_BEGIN, 0, tok, n_tok, &err);
-    free(text.at);
-    if (status) return print_lk_error(&err);
-    if (*n_tok > TEXT_TOKENS) *n_tok = TEXT_TOKENS;
-    return STATUS_OK;
+    if (!a->file) make_sentences(&text, TEXT_TOKENS);
+    int status = a->file ? read_tokens(model, a->file, out) : tokenize_text(model, &text, out);
+    lk_buf_free(&text);
+    if (out->n > TEXT_TOKENS) out->n = TEXT_TOKENS;
+    return status;
 }
 
 static int measure(const struct bench_args *a, lk_model *model, const struct recipes *recipes,
@@ -201,11 +171,9 @@ static void rate_cell(struct table *table, double tps) {
 
 /* What several ranks exchange to decode a token. */
 static void print_exchanges(const struct row *row, size_t n_row) {
-    static const char *const title[] = {"recipe", "depth",      "largest part", "exchanges",
-                                        "sent",   "exchanging", "share"};
     struct table table = table_new("lrrrrrr");
     char b[NUMBER_BUF];
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "recipe|depth|largest part|exchanges|sent|exchanging|share");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].name);
@@ -237,9 +205,7 @@ static void print_table(const struct bench_args *a, const lk_model *model, size_
     snprintf(columns, sizeof columns, "lrrRrRrR%s", sidecar ? "R" : "");
     struct table table = table_new(columns);
     char b[NUMBER_BUF];
-    const char *title[] = {"recipe",     "depth", "prefill t/s", "best",
-                           "decode t/s", "best",  "cache",       "bits/value"};
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "recipe|depth|prefill t/s|best|decode t/s|best|cache|bits/value");
     if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < n_row; i++) {
         const lk_bench_result *r = &row[i].r;
@@ -291,22 +257,22 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
         .model.cluster = command->cluster, .prefill = 512, .decode = 32, .repeat = 3};
     struct recipes recipes = {0};
     lk_model *model = NULL;
-    int32_t *tok = NULL;
-    size_t n_tok = 0, n_row = 0;
+    struct tokens tok = {0};
+    size_t n_row = 0;
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
-    if (!status) status = tokenize(&a, model, &tok, &n_tok);
+    if (!status) status = find_tokens(&a, model, &tok);
     if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);
-    if (!status) status = measure(&a, model, &recipes, tok, n_tok, row, &n_row);
+    if (!status) status = measure(&a, model, &recipes, tok.at, tok.n, row, &n_row);
     /* Results from before Ctrl-C are printed too. */
     if (!status || (status == STATUS_INTERRUPTED && n_row)) {
-        int printed = print_rows(&a, model, n_tok, row, n_row);
+        int printed = print_rows(&a, model, tok.n, row, n_row);
         if (!status) status = printed;
     }
-    lk_tokens_free(tok);
+    free(tok.at);
     lk_model_free(model);
     recipes_free(&recipes);
     return status;

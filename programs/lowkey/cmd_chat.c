@@ -27,13 +27,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "verbose", NULL, "print the speed after each answer", OPT_FLAG, &a->verbose},
              {0, "json", NULL, "print each answer as one line of JSON", OPT_FLAG, &a->json},
              draft_option(&a->draft),
-             {0, "no-history", NULL, "neither read nor write the history of what was typed",
-              OPT_FLAG, &a->no_history},
-             {0, "color", "WHEN", "auto (default), always or never", OPT_TEXT, &a->color,
-              .complete = "auto always never"},
          }},
         session_options(&a->session),
-        model_options(&a->model, MODEL_ON_RANKS),
+        model_options(&a->model, MODEL_RUN),
         sampler_options(&a->sampler),
     };
     int first;
@@ -42,16 +38,10 @@ static enum args_result read_args(const struct command *command, int argc, char 
 
 static int check_args(struct chat *c) {
     struct chat_args *a = &c->args;
-    const char *color = a->color ? a->color : "auto";
     if (a->system && !check_utf8_text(a->system, strlen(a->system), "--system"))
         return STATUS_ERROR;
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
-    if (strcmp(color, "auto") == 0)
-        c->color = use_color(stdout);
-    else if (strcmp(color, "always") == 0)
-        c->color = true;
-    else if (strcmp(color, "never") != 0)
-        return print_error("--color: expected auto, always or never, not '%s'", color);
+    c->color = use_color(stdout);
     if (a->sampler.greedy) a->sampler.temperature = 0;
     a->sampler.greedy = false; /* /set changes the temperature */
     return STATUS_OK;
@@ -79,7 +69,7 @@ static void print_welcome(const struct chat *c) {
     char *name = model_name(c->model), n_ctx[NUMBER_BUF], label[RECIPE_LABEL];
     chat_note(c, "%s, cache %s%s, context %s tokens", name, recipe_label(c->recipe, label),
               tuned_note(c->model, c->recipe), format_count(n_ctx, c->n_ctx));
-    chat_note(c, "/help lists commands, /file NAME reads a document, Ctrl-D leaves");
+    chat_note(c, "/help lists commands, /file NAME attaches a document, Ctrl-D leaves");
     free(name);
 }
 
@@ -169,7 +159,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     if (!status) status = start_chat(&c);
     if (!status) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};
-        c.input = chat_input_open(&opts, !c.args.no_history);
+        c.input = chat_input_open(&opts);
         status = chat_loop(&c);
         if (c.unsaved) chat_keep(&c);
     }

@@ -81,7 +81,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "keep", NULL, "keep OUTPUT.stats for other bases of the same groups", OPT_FLAG,
               &a->keep},
          }},
-        model_options(&a->model, MODEL_ALONE),
+        model_options(&a->model, MODEL_FITTED),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -163,11 +163,6 @@ static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
 
 /* ---- the text ---- */
 
-struct tokens {
-    int32_t *at;
-    size_t n;
-};
-
 /* Number of tokens to sample for --text self. */
 static size_t sampled_tokens(const struct compress_args *a) {
     return a->tokens ? (size_t)a->tokens : 16 * 1024;
@@ -177,12 +172,8 @@ static int tokenize_file(const struct compress_args *a, const lk_model *model, s
     struct lk_buf text = {0};
     lk_err err = {0};
     int32_t *tok = NULL;
-    if (!read_text_file(a->text, "text", MAX_PROMPT_BYTES, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-    if (!text.len) {
-        free(text.at);
-        return print_error("the text %s is empty", a->text);
-    }
+    int read = read_text(a->text, &text);
+    if (read) return read;
     lk_status status = lk_tokenize(model, text.at, text.len, 0, 0, &tok, &out->n, &err);
     free(text.at);
     if (status) return print_lk_error(&err);
@@ -285,12 +276,10 @@ static void print_result(const struct compress_args *a, const lk_compress_opts *
                          const lk_compress *c, const lk_model *model, const struct tokens *tokens,
                          double seconds) {
     static const char *const name[N_BASIS] = {"K", "K before RoPE", "V"};
-    static const char *const title[] = {"rows", "groups", "channels", "ranks",
-                                        "mean", "lost",   "max lost"};
     struct rusage use;
     char b[NUMBER_BUF], d[NUMBER_BUF];
     struct table table = table_new("lrrrrrr");
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "rows|groups|channels|ranks|mean|lost|max lost");
     for (int i = 0; i < N_BASIS; i++) {
         struct basis_summary s;
         if (!summarize_basis(c, lk_model_get_info(model).n_layer, i, &s)) continue;

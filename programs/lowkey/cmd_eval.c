@@ -83,7 +83,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_INT, &a->min_answer, 0, 1 << 20},
              {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model, MODEL_ALONE),
+        model_options(&a->model, MODEL_RUN_ALONE),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
@@ -282,8 +282,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
     if (!a.kv.n) a.kv.item[a.kv.n++] = DEFAULT_RECIPE;
     int status = find_tasks(argv + first, argc - first, task, &eval.n_task);
     if (!status) status = read_recipe_texts(&a.kv, kv);
-    if (!status && a.text && !read_text_file(a.text, "text", MAX_PROMPT_BYTES, &text))
-        status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+    if (!status && a.text) status = read_text_file(a.text, "text", MAX_PROMPT_BYTES, &text);
     a.model.n_ctx = a.ctx;
     if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);

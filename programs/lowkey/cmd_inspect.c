@@ -2,7 +2,6 @@
 #include "base/atomic_file.h"
 #include "commands.h"
 #include "common.h"
-#include "eval/task.h"
 #include "lowkey_lab.h"
 #include "output.h"
 #include "progress.h"
@@ -44,52 +43,30 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "layers", NULL, "show every level of every layer", OPT_FLAG, &a->layers},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model, MODEL_ALONE),
+        model_options(&a->model, MODEL_RUN_ALONE),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
-/* Different sentences, enough for n tokens. */
-static void make_sentences(struct lk_buf *text, size_t n) {
-    static const char *const who[] = {"A sailor",     "The baker",  "Her uncle",    "One clerk",
-                                      "My neighbour", "The doctor", "An old friend"};
-    static const char *const did[] = {"counted", "lost",  "painted",   "remembered", "sold",
-                                      "carried", "found", "described", "kept"};
-    static const char *const what[] = {"coins", "letters", "lamps",  "apples", "ropes", "maps",
-                                       "doors", "songs",   "stones", "keys",   "clocks"};
-    for (size_t i = 0; text->len < 4 * n + 64; i++) {
-        char line[128];
-        int len = snprintf(line, sizeof line, "%s %s %zu %s. ", who[i * 5 % 7], did[i * 7 % 9],
-                           i * i % 97 + 2, what[i * 3 % 11]);
-        xbuf_add(text, line, (size_t)len);
-    }
-}
-
-/* The tokens to evaluate: *n of them, as many as --ctx says. */
-static int read_tokens(const struct inspect_args *a, const lk_model *model, int32_t **tok,
-                       size_t *n) {
+/* The tokens to evaluate, as many as --ctx says. */
+static int find_tokens(const struct inspect_args *a, const lk_model *model, struct tokens *out) {
     struct lk_buf text = {0};
-    lk_err err = {0};
     char have[NUMBER_BUF], need[NUMBER_BUF];
-    if (a->file && !read_text_file(a->file, "text", MAX_PROMPT_BYTES, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
     if (!a->file) make_sentences(&text, a->ctx ? (size_t)a->ctx : DEFAULT_TOKENS);
-    int status = text.len ? STATUS_OK : print_error("the text %s is empty", a->file);
-    if (!status && lk_task_tokenize(model, text.at, text.len, tok, n, &err))
-        status = print_lk_error(&err);
+    int status = a->file ? read_tokens(model, a->file, out) : tokenize_text(model, &text, out);
     lk_buf_free(&text);
     if (status) return status;
-    if (*n < 2) return print_error("the text has fewer than 2 tokens; give a longer text");
-    if ((size_t)a->ctx > *n)
+    if (out->n < 2) return print_error("the text has fewer than 2 tokens; give a longer text");
+    if ((size_t)a->ctx > out->n)
         return print_error(
             "the text has %s tokens, fewer than the %s of --ctx; give a longer text or "
             "a smaller --ctx",
-            format_count(have, *n), format_count(need, (uint64_t)a->ctx));
+            format_count(have, out->n), format_count(need, (uint64_t)a->ctx));
     if (a->ctx)
-        *n = (size_t)a->ctx;
-    else if (*n > DEFAULT_TOKENS)
-        *n = DEFAULT_TOKENS;
+        out->n = (size_t)a->ctx;
+    else if (out->n > DEFAULT_TOKENS)
+        out->n = DEFAULT_TOKENS;
     return STATUS_OK;
 }
 
@@ -99,10 +76,6 @@ static void number_cell(struct table *table, const char *format, double value) {
     char text[NUMBER_BUF] = "-";
     if (isfinite(value)) snprintf(text, sizeof text, format, value);
     table_cell(table, "%s", text);
-}
-
-static void title_cells(struct table *table, const char *const *title, size_t n) {
-    for (size_t i = 0; i < n; i++) table_cell(table, "%s", title[i]);
 }
 
 /* Codecs, rows, bits, errors and attention of K and V. */
@@ -117,11 +90,8 @@ static void holding_cells(struct table *table, const struct lk_holding side[2]) 
 }
 
 static void print_levels(const struct lk_inspection *in) {
-    static const char *const title[] = {"level",   "K",       "V",        "K rows",
-                                        "V rows",  "K bits",  "V bits",   "bytes",
-                                        "K error", "V error", "attention"};
     struct table table = table_new("lllRRrrrrrr");
-    title_cells(&table, title, sizeof title / sizeof title[0]);
+    table_titles(&table, "level|K|V|K rows|V rows|K bits|V bits|bytes|K error|V error|attention");
     for (int k = 0; k < in->n_level; k++) {
         table_cell(&table, "%s", in->name[k]);
         holding_cells(&table, in->level[k]);
@@ -130,11 +100,9 @@ static void print_levels(const struct lk_inspection *in) {
 }
 
 static void print_layer_levels(const struct lk_inspection *in) {
-    static const char *const title[] = {"layer",  "level",   "K",       "V",
-                                        "K rows", "V rows",  "K bits",  "V bits",
-                                        "bytes",  "K error", "V error", "attention"};
     struct table table = table_new("llllRRrrrrrr");
-    title_cells(&table, title, sizeof title / sizeof title[0]);
+    table_titles(&table,
+                 "layer|level|K|V|K rows|V rows|K bits|V bits|bytes|K error|V error|attention");
     for (int layer = 0; layer < in->n_layer; layer++) {
         for (int k = 0; k < in->n_level; k++) {
             const struct lk_holding *at = in->at[layer * in->n_level + k];
@@ -162,10 +130,8 @@ static void sum_layer(const struct lk_inspection *in, int layer, struct lk_holdi
 }
 
 static void print_layers(const struct lk_inspection *in) {
-    static const char *const title[] = {"layer",   "bytes",   "K bits",  "V bits",
-                                        "K error", "V error", "distance"};
     struct table table = table_new("rrrrrrr");
-    title_cells(&table, title, sizeof title / sizeof title[0]);
+    table_titles(&table, "layer|bytes|K bits|V bits|K error|V error|distance");
     for (int layer = 0; layer < in->n_layer; layer++) {
         struct lk_holding sum[2];
         char a[NUMBER_BUF];
@@ -242,13 +208,14 @@ static int print_json(const struct lk_inspection *in, const char *kv, const char
 }
 
 static int inspect_cache(const struct inspect_args *a, lk_model *model, const lk_recipe *recipe,
-                         const int32_t *tok, size_t n) {
+                         const struct tokens *tok) {
     lk_err err = {0};
     struct lk_inspection *in = NULL;
     struct progress progress = progress_start("evaluating with both caches");
-    lk_inspect_opts opts = {
-        .n_query = n > 2 * QUERIES ? QUERIES : 1, .progress = progress_step, .user = &progress};
-    lk_status inspected = lk_inspect(&in, model, recipe, tok, n, &opts, &err);
+    lk_inspect_opts opts = {.n_query = tok->n > 2 * QUERIES ? QUERIES : 1,
+                            .progress = progress_step,
+                            .user = &progress};
+    lk_status inspected = lk_inspect(&in, model, recipe, tok->at, tok->n, &opts, &err);
     progress_end(&progress);
     if (inspected) return print_lk_error(&err);
     const char *kv = lk_recipe_text(recipe);
@@ -267,16 +234,15 @@ int cmd_inspect(const struct command *command, int argc, char **argv) {
     struct inspect_args a = {0};
     lk_recipe *recipe = NULL;
     lk_model *model = NULL;
-    int32_t *tok = NULL;
-    size_t n = 0;
+    struct tokens tok = {0};
     enum args_result result = read_args(command, argc, argv, &a);
     if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     int status = open_single_recipe(command, &a.kv, &recipe);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = open_default_recipe(model, &recipe);
-    if (!status) status = read_tokens(&a, model, &tok, &n);
-    if (!status) status = inspect_cache(&a, model, recipe, tok, n);
-    free(tok);
+    if (!status) status = find_tokens(&a, model, &tok);
+    if (!status) status = inspect_cache(&a, model, recipe, &tok);
+    free(tok.at);
     lk_model_free(model);
     lk_recipe_free(recipe);
     return status;

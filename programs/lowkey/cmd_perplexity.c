@@ -40,7 +40,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_INT, &a->step, 1, LK_EVAL_MAX},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
-        model_options(&a->model, MODEL_ON_RANKS),
+        model_options(&a->model, MODEL_RUN),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
@@ -74,15 +74,13 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
 
 static void print_table(const struct recipes *recipes, const lk_compare_result *result,
                         bool adapted) {
-    static const char *const title[] = {"recipe",  "ppl",        "+-",       "KL mean",
-                                        "+-",      "KL p99",     "KL p99.9", "same top",
-                                        "B/token", "bits/value", "tokens/s"};
     char b[NUMBER_BUF];
     bool sidecar = false;
     for (size_t i = 0; i < recipes->n; i++)
         sidecar = sidecar || result[i].bits_with_sidecar > result[i].bits_per_value;
     struct table table = table_new(sidecar ? "lrRrRRRrRrRr" : "lrRrRRRrRrR");
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table,
+                 "recipe|ppl|+-|KL mean|+-|KL p99|KL p99.9|same top|B/token|bits/value|tokens/s");
     if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
@@ -152,23 +150,20 @@ static int open_original(const struct perplexity_args *a, lk_model **out) {
 int cmd_perplexity(const struct command *command, int argc, char **argv) {
     struct perplexity_args a = {.model.cluster = command->cluster, .ctx = 4096};
     struct recipes recipes = {0};
-    struct lk_buf text = {0};
     lk_model *model = NULL, *reference = NULL;
-    int32_t *tok = NULL;
-    size_t n_tok = 0;
+    struct tokens tok = {0};
+    struct lk_buf text = {0};
     enum args_result read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     if (!a.file) return print_error("no text: give -f FILE");
     int status = recipes_open(&a.kv, "best-3", &recipes);
-    if (!status && !read_text_file(a.file, "text", MAX_PROMPT_BYTES, &text))
-        status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-    if (!status && !text.len) status = print_error("the text %s is empty", a.file);
+    if (!status) status = read_text(a.file, &text);
     if (!status) status = model_open(&a.model, false, &model);
-    if (!status) status = tokenize_text(model, &text, &tok, &n_tok);
+    if (!status) status = tokenize_text(model, &text, &tok);
     if (!status && lk_model_get_info(model).is_adapted) status = open_original(&a, &reference);
-    if (!status) status = compare(&a, model, reference, &recipes, tok, n_tok);
-    free(tok);
-    free(text.at);
+    if (!status) status = compare(&a, model, reference, &recipes, tok.at, tok.n);
+    free(tok.at);
+    lk_buf_free(&text);
     lk_model_free(reference);
     lk_model_free(model);
     recipes_free(&recipes);

@@ -120,6 +120,10 @@ static double compression_ratio(const lk_plan *plan) {
     return plan->cache_bytes ? (double)plan->f16_bytes / (double)plan->cache_bytes : 0.0;
 }
 
+static uint64_t n_sessions(const struct plan_args *a) {
+    return a->sessions ? (uint64_t)a->sessions : 1;
+}
+
 /* ---- prices ---- */
 
 /* Bits per value of n sessions, with what they need of the sidecar. */
@@ -158,7 +162,7 @@ static uint64_t tokens_to_win(const lk_model *model, const lk_recipe *a, const l
 /* From where on recipes with a sidecar are smaller than those without. */
 static void print_break_even(const struct plan_row *row, size_t n, const struct plan_args *a,
                              const lk_model *model) {
-    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
+    uint64_t sessions = n_sessions(a);
     char tokens[NUMBER_BUF], count[NUMBER_BUF];
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
@@ -219,7 +223,7 @@ static json_t *stages_json(const struct stages *stages) {
 static int print_json(const struct plan_row *row, size_t n, const struct plan_args *a,
                       const struct stages *stages) {
     const lk_model *model = stages->model[0];
-    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
+    uint64_t sessions = n_sessions(a);
     json_t *list = json_array();
     char *name = model_name(model);
     for (size_t i = 0; i < n; i++) {
@@ -249,11 +253,9 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
 
 /* The planned speed, as a second table. */
 static void print_speed(const struct plan_row *row, size_t n, const struct plan_args *a) {
-    static const char *const title[] = {"recipe",    "tokens",   "one t/s",    "ranks t/s",
-                                        "exchanges", "received", "faster from"};
     struct table table = table_new("lrrrrrr");
     char b[NUMBER_BUF];
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "recipe|tokens|one t/s|ranks t/s|exchanges|received|faster from");
     for (size_t i = 0; i < n; i++) {
         table_cell(&table, "%s", row[i].name);
         table_cell(&table, "%s", format_count(b, row[i].plan.n_tok));
@@ -286,27 +288,18 @@ static void print_stages(const struct stages *stages) {
     }
 }
 
-static void print_table(const struct plan_row *row, size_t n, const struct plan_args *a,
-                        const struct stages *stages) {
-    const lk_model *model = stages->model[0];
-    bool several = stages->n > 1;
-    static const char *const title[] = {"recipe", "tokens",  "cache",   "f16 cache", "ratio",
-                                        "bits",   "weights", "scratch", "peak"};
-    lk_model_info info = lk_model_get_info(model);
-    uint64_t sessions = a->sessions ? (uint64_t)a->sessions : 1;
-    bool beyond_trained = false, prices = a->model.sidecar || a->sessions;
+static bool shows_sidecar(const struct plan_args *a) { return a->model.sidecar || a->sessions; }
+
+static void print_plans(const struct plan_row *row, size_t n, const struct plan_args *a,
+                        bool several) {
+    const bool sidecar = shows_sidecar(a);
+    const uint64_t sessions = n_sessions(a);
     char columns[16];
-    snprintf(columns, sizeof columns, "l%srrRrRRRr%s", several ? "r" : "", prices ? "RrR" : "");
+    snprintf(columns, sizeof columns, "l%srrRrRRRr%s", several ? "r" : "", sidecar ? "RrR" : "");
     struct table table = table_new(columns);
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) {
-        table_cell(&table, "%s", title[i]);
-        if (i == 0 && several) table_cell(&table, "stage");
-    }
-    if (prices) {
-        table_cell(&table, "sidecar");
-        table_cell(&table, "total");
-        table_cell(&table, "bits");
-    }
+    table_titles(&table, several ? "recipe|stage" : "recipe");
+    table_titles(&table, "tokens|cache|f16 cache|ratio|bits|weights|scratch|peak");
+    if (sidecar) table_titles(&table, "sidecar|total|bits");
     for (size_t i = 0; i < n; i++) {
         const lk_plan *p = &row[i].plan;
         char b[NUMBER_BUF];
@@ -321,28 +314,39 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
         table_cell(&table, "%s", format_bytes(b, p->weight_bytes));
         table_cell(&table, "%s", format_bytes(b, p->scratch_bytes));
         table_cell(&table, "%s", format_bytes(b, p->peak_bytes));
-        if (prices) {
-            table_cell(&table, "%s", format_bytes(b, p->sidecar_bytes));
-            table_cell(&table, "%s", format_bytes(b, lk_plan_bytes(p, sessions)));
-            table_cell(&table, "%.2f", bits_with_sidecar(p, sessions));
-        }
-        beyond_trained = beyond_trained || p->n_tok > (uint64_t)info.n_ctx_train;
+        if (!sidecar) continue;
+        table_cell(&table, "%s", format_bytes(b, p->sidecar_bytes));
+        table_cell(&table, "%s", format_bytes(b, lk_plan_bytes(p, sessions)));
+        table_cell(&table, "%.2f", bits_with_sidecar(p, sessions));
     }
     table_print(&table, stdout, true);
-    char b[NUMBER_BUF];
     putchar('\n');
+}
+
+/* The table of plans and what its columns mean. */
+static void print_table(const struct plan_row *row, size_t n, const struct plan_args *a,
+                        const struct stages *stages) {
+    const lk_model_info info = lk_model_get_info(stages->model[0]);
+    const uint64_t sessions = n_sessions(a);
+    bool beyond_trained = false;
+    char b[NUMBER_BUF];
+    for (size_t i = 0; i < n; i++)
+        beyond_trained = beyond_trained || row[i].plan.n_tok > (uint64_t)info.n_ctx_train;
+    print_plans(row, n, a, stages->n > 1);
     print_paragraph(stdout, "ratio: f16 cache / cache; bits: of the cache, per value; peak: of "
                             "everything, during prefill");
     if (a->ranks > 1)
         print_paragraph(stdout, "Memory of each of %lld ranks; f16 cache: of all of them.",
                         (long long)a->ranks);
-    if (several) print_stages(stages);
-    if (prices)
-        print_paragraph(stdout,
-                        "sidecar: what the recipe reads of it, shared by sessions; total and bits: "
-                        "the caches of %s session%s and the sidecar",
-                        format_count(b, sessions), sessions == 1 ? "" : "s");
-    if (prices && !a->presets && a->ranks == 1) print_break_even(row, n, a, model);
+    if (stages->n > 1) print_stages(stages);
+    if (shows_sidecar(a))
+        print_paragraph(
+            stdout,
+            "sidecar: the part that the recipe needs, shared by sessions; total and bits: "
+            "the caches of %s session%s and the sidecar",
+            format_count(b, sessions), sessions == 1 ? "" : "s");
+    if (shows_sidecar(a) && !a->presets && a->ranks == 1)
+        print_break_even(row, n, a, stages->model[0]);
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));

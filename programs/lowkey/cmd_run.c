@@ -72,7 +72,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_FLAG, &a->parse_special},
          }},
         session_options(&a->session),
-        model_options(&a->model, MODEL_ON_RANKS),
+        model_options(&a->model, MODEL_RUN),
         sampler_options(&a->sampler),
     };
     int first;
@@ -128,8 +128,8 @@ static int read_prompt(const struct run_args *a, struct lk_buf *prompt) {
         if (!check_utf8_text(a->prompt, strlen(a->prompt), "--prompt")) return STATUS_ERROR;
         xbuf_add(prompt, a->prompt, strlen(a->prompt));
     } else {
-        if (!read_text_file(a->file ? a->file : "-", "prompt", MAX_PROMPT_BYTES, prompt))
-            return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
+        int status = read_text_file(a->file ? a->file : "-", "prompt", MAX_PROMPT_BYTES, prompt);
+        if (status) return status;
         if (prompt->len && prompt->at[prompt->len - 1] == '\n') prompt->len--;
         if (prompt->len && prompt->at[prompt->len - 1] == '\r') prompt->len--;
         prompt->at[prompt->len] = 0;

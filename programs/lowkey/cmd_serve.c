@@ -126,7 +126,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
     const struct opt_group groups[] = {
         network_options(a),
         cache_options(a),
-        model_options(&a->model, MODEL_ON_RANKS),
+        model_options(&a->model, MODEL_RUN),
         {"Answers",
          {
              {'n', "tokens", "N",
@@ -226,7 +226,8 @@ static char *trim(char *line) {
 static int read_keys(const char *path, struct serve *s) {
     enum { MAX_FILE_BYTES = 64 * 1024, MIN_KEY_LEN = 8 };
     if (!path) return STATUS_OK;
-    if (!read_text_file(path, "API keys", MAX_FILE_BYTES, &s->keys)) return STATUS_ERROR;
+    int status = read_text_file(path, "API keys", MAX_FILE_BYTES, &s->keys);
+    if (status) return status;
     char *rest = s->keys.at;
     for (int number = 1; rest; number++) {
         char *line = rest;

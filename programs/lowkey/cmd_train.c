@@ -132,7 +132,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         less_options(a),
         lora_options(a),
-        model_options(&a->model, MODEL_ALONE),
+        model_options(&a->model, MODEL_FITTED),
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
@@ -188,10 +188,9 @@ static int read_sequences(const struct train_args *a, const lk_model *model, int
         struct lk_buf text = {0};
         int32_t *piece = NULL;
         size_t n_piece = 0, share = n_want * (i + 1) / a->file.n - n_want * i / a->file.n;
-        if (!read_text_file(a->file.item[i], "text", MAX_PROMPT_BYTES, &text))
-            status = interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-        else if (tokenize_parts(model, text.at ? text.at : "", text.len, flags, ctx, &piece,
-                                &n_piece, &err))
+        status = read_text(a->file.item[i], &text);
+        if (status) break;
+        if (tokenize_parts(model, text.at, text.len, flags, ctx, &piece, &n_piece, &err))
             status = print_lk_error(&err);
         else
             append_sequences(piece, n_piece, n_bos ? bos : NULL, ctx, share, tok, n);
@@ -368,7 +367,7 @@ int cmd_train(const struct command *command, int argc, char **argv) {
     if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
     bool lora = first + 1 == argc && strcmp(argv[first], "lora") == 0;
     if (first + 1 != argc || (!lora && strcmp(argv[first], "less") != 0))
-        return print_error("say what to train: 'lowkey train less' or 'lowkey train lora'");
+        return print_error("expected 'less' or 'lora'");
     int status = check_options(&a, lora);
     if (status) return status;
     if (!a.ctx) a.ctx = lora ? 512 : 1024;

@@ -101,29 +101,13 @@ static enum args_result read_args(const struct command *command, int argc, char 
               "it, and other sizes need few more",
               OPT_TEXT, &a->state},
          }},
-        model_options(&a->model, MODEL_ALONE),
+        model_options(&a->model, MODEL_FITTED),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
 }
 
 /* ---- texts ---- */
-
-/* The tokens of a text. Owned: free. */
-struct tokens {
-    int32_t *at;
-    size_t n;
-};
-
-static int read_tokens(const lk_model *model, const char *path, struct tokens *out) {
-    struct lk_buf text = {0};
-    if (!read_text_file(path, "text", MAX_PROMPT_BYTES, &text))
-        return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
-    int status = text.len ? STATUS_OK : print_error("the text %s is empty", path);
-    if (!status) status = tokenize_text(model, &text, &out->at, &out->n);
-    lk_buf_free(&text);
-    return status;
-}
 
 /* Append n chunks that are spread over `text`, or all that it has if they are fewer. */
 static void add_chunks(struct tokens *out, const struct tokens *text, size_t chunk, size_t n) {
@@ -163,11 +147,9 @@ static void print_parts(FILE *file, const lk_recipe *recipe) {
 }
 
 static void print_table(const struct tune_report *r) {
-    static const char *const title[] = {"recipe", "bits/value", "B/token",  "KL mean",
-                                        "+-",     "KL p99.9",   "same top", "ppl"};
     char b[NUMBER_BUF];
     struct table table = table_new("lrRrRRrR");
-    for (size_t i = 0; i < sizeof title / sizeof title[0]; i++) table_cell(&table, "%s", title[i]);
+    table_titles(&table, "recipe|bits/value|B/token|KL mean|+-|KL p99.9|same top|ppl");
     for (size_t i = 0; i < r->n; i++) {
         const lk_compare_result *c = &r->checked[i];
         table_cell(&table, "%s", recipe_name(r, i));

@@ -3,6 +3,7 @@
 
 #include "available.h"
 #include "base/atomic_file.h"
+#include "eval/task.h"
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"
@@ -21,46 +22,45 @@ int print_lk_error(const lk_err *err) {
 /* ---- model ---- */
 
 struct opt_group model_options(struct model_args *args, enum model_use use) {
-    const struct opt given[] = {
-        {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)", OPT_TEXT,
-         &args->model, .complete = "*.gguf"},
-        {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
-         &args->threads, 1, 512},
-        {0, "sidecar", "FILE",
-         "file from 'lowkey compress' or 'lowkey train', for recipes that need one; its adapters "
-         "are merged into the weights",
-         OPT_TEXT, &args->sidecar, .complete = "*.gguf"},
-        {0, "weights", "KIND",
-         "shipped (default): as stored in the file; f32: dequantized and slow, but activations are "
-         "not rounded, so that small errors of a cache can be seen",
-         OPT_TEXT, &args->weights, .complete = "shipped f32"},
+    const unsigned all = ~0u, one = MODEL_RUN_ALONE, ranks = MODEL_RUN, planned = MODEL_PLANNED;
+    const struct {
+        unsigned uses;
+        struct opt opt;
+    } row[] = {
+        {all,
+         {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)", OPT_TEXT,
+          &args->model, .complete = "*.gguf"}},
+        {all,
+         {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
+          &args->threads, 1, 512}},
+        {all,
+         {0, "sidecar", "FILE",
+          "file from 'lowkey compress' or 'lowkey train', for recipes that need one; its adapters "
+          "are merged into the weights",
+          OPT_TEXT, &args->sidecar, .complete = "*.gguf"}},
+        {all,
+         {0, "weights", "KIND",
+          "shipped (default): as stored in the file; f32: dequantized and slow, but activations "
+          "are not rounded, so that small errors of a cache can be seen",
+          OPT_TEXT, &args->weights, .complete = "shipped f32"}},
+        {ranks | planned,
+         {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
+          &args->no_mmap}},
+        {one | ranks | MODEL_SHOWN,
+         {0, "kernels", "NAME",
+          "attention kernels: reference, avx2, avxvnni, avx512, avx512vbmi, amx or neon (default: "
+          "the fastest of this CPU)",
+          OPT_TEXT, &args->kernels,
+          .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"}},
+        {ranks | planned,
+         {0, "stages", "N",
+          "divide the layers over N stages of ranks (default 1; see docs/cluster.md)", OPT_INT,
+          &args->stages, 1, 64}},
     };
-    const struct opt no_mmap = {0,        "no-mmap",
-                                NULL,     "read the model file instead of mapping it",
-                                OPT_FLAG, &args->no_mmap},
-                     kernels = {0,
-                                "kernels",
-                                "NAME",
-                                "attention kernels: reference, avx2, avxvnni, avx512, avx512vbmi, "
-                                "amx or neon (default: the fastest of this CPU)",
-                                OPT_TEXT,
-                                &args->kernels,
-                                .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"},
-                     stages = {0,
-                               "stages",
-                               "N",
-                               "divide the layers over N stages of ranks (default 1; see "
-                               "docs/cluster.md)",
-                               OPT_INT,
-                               &args->stages,
-                               1,
-                               64};
     struct opt_group group = {"Model", {{0}}};
-    size_t n = sizeof given / sizeof given[0];
-    memcpy(group.opt, given, sizeof given);
-    if (use != MODEL_SHOWN) group.opt[n++] = no_mmap;
-    if (use != MODEL_PLANNED) group.opt[n++] = kernels;
-    if (use == MODEL_ON_RANKS || use == MODEL_PLANNED) group.opt[n++] = stages;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (row[i].uses & use) group.opt[n++] = row[i].opt;
     return group;
 }
 
@@ -116,22 +116,40 @@ char *model_name(const lk_model *model) {
     return printable_copy(name ? name : "");
 }
 
-int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **tok, size_t *n_tok) {
+/* ---- texts ---- */
+
+int read_text(const char *path, struct lk_buf *text) {
+    int status = read_text_file(path, "text", MAX_PROMPT_BYTES, text);
+    if (status || text->len) return status;
+    lk_buf_free(text);
+    return print_error("the text %s is empty", path);
+}
+
+int tokenize_text(const lk_model *model, const struct lk_buf *text, struct tokens *out) {
     lk_err err = {0};
-    int32_t *bos = NULL, *body = NULL;
-    size_t n_bos = 0, n_body = 0;
-    if (lk_tokenize(model, "", 0, LK_TOKENIZE_BEGIN, 0, &bos, &n_bos, &err))
-        return print_lk_error(&err);
-    if (lk_tokenize(model, text->at, text->len, 0, 0, &body, &n_body, &err)) {
-        lk_tokens_free(bos);
-        return print_lk_error(&err);
-    }
-    *tok = xmalloc((n_bos + n_body) * sizeof **tok);
-    *n_tok = n_bos + n_body;
-    for (size_t i = 0; i < *n_tok; i++) (*tok)[i] = i < n_bos ? bos[i] : body[i - n_bos];
-    lk_tokens_free(bos);
-    lk_tokens_free(body);
-    return STATUS_OK;
+    return lk_task_tokenize(model, text->at, text->len, &out->at, &out->n, &err)
+               ? print_lk_error(&err)
+               : STATUS_OK;
+}
+
+int read_tokens(const lk_model *model, const char *path, struct tokens *out) {
+    struct lk_buf text = {0};
+    int status = read_text(path, &text);
+    if (!status) status = tokenize_text(model, &text, out);
+    lk_buf_free(&text);
+    return status;
+}
+
+void make_sentences(struct lk_buf *text, size_t n) {
+    static const char *const who[] = {"A sailor",     "The baker",  "Her uncle",    "One clerk",
+                                      "My neighbour", "The doctor", "An old friend"};
+    static const char *const did[] = {"counted", "lost",  "painted",   "remembered", "sold",
+                                      "carried", "found", "described", "kept"};
+    static const char *const what[] = {"coins", "letters", "lamps",  "apples", "ropes", "maps",
+                                       "doors", "songs",   "stones", "keys",   "clocks"};
+    for (size_t i = 0; text->len < 4 * n + 64; i++)
+        xbuf_printf(text, "%s %s %zu %s. ", who[i * 5 % 7], did[i * 7 % 9], i * i % 97 + 2,
+                    what[i * 3 % 11]);
 }
 
 /* ---- recipes ---- */
@@ -151,7 +169,8 @@ static int open_recipe(const char *kv, lk_recipe **out, bool *is_file) {
         bool is_name = strpbrk(kv, ":=; \n") == NULL;
         return print_error("%s%s", err.msg, is_name ? "; see 'lowkey recipes'" : "");
     }
-    if (!read_text_file(kv, "recipe", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
+    int read = read_text_file(kv, "recipe", MAX_FILE_BYTES, &text);
+    if (read) return read;
     lk_status status = lk_recipe_parse(out, text.at, &err);
     lk_buf_free(&text);
     *is_file = true;
@@ -326,8 +345,8 @@ int sampler_open(const struct sampler_args *args, const lk_model *model, lk_samp
         .ignore_eos = args->ignore_eos,
     };
     if (args->grammar_file) {
-        if (!read_text_file(args->grammar_file, "grammar", MAX_GRAMMAR_BYTES, &grammar))
-            return STATUS_ERROR;
+        int read = read_text_file(args->grammar_file, "grammar", MAX_GRAMMAR_BYTES, &grammar);
+        if (read) return read;
         if (!grammar.len) {
             lk_buf_free(&grammar);
             return print_error("the grammar %s is empty", args->grammar_file);

@@ -30,12 +30,13 @@ struct model_args {
     bool header_only; /* not an option: set by commands that need no weights */
 };
 
-/* Which of the options have an effect. */
+/* What a command does with the model: says which of the options have an effect, or are needed. */
 enum model_use {
-    MODEL_ALONE,    /* run in this process */
-    MODEL_ON_RANKS, /* may run on several ranks */
-    MODEL_PLANNED,  /* memory is computed, nothing runs */
-    MODEL_SHOWN,    /* only described */
+    MODEL_RUN = 1,       /* it runs, perhaps on several ranks */
+    MODEL_RUN_ALONE = 2, /* it runs in this process */
+    MODEL_FITTED = 4,    /* something is computed from its weights and activations */
+    MODEL_PLANNED = 8,   /* its memory is computed */
+    MODEL_SHOWN = 16,    /* it is described */
 };
 struct opt_group model_options(struct model_args *args, enum model_use use);
 
@@ -48,9 +49,25 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out);
 /* The model's name from its file, safe to print: free it. */
 char *model_name(const lk_model *model);
 
+/* ---- texts ---- */
+
+struct tokens {
+    int32_t *at; /* [n] owned: free */
+    size_t n;
+};
+
+/* Read a text file, which must not be empty ("-": standard input). Free with lk_buf_free. */
+int read_text(const char *path, struct lk_buf *text);
+
 /* The tokens of a text for lk_compare, after the begin-of-sequence token if the model has one.
- * Control tokens that the text happens to spell ("<unk>") stay text. *tok is owned: free. */
-int tokenize_text(const lk_model *model, const struct lk_buf *text, int32_t **tok, size_t *n_tok);
+ * Control tokens that the text happens to spell ("<unk>") stay text. */
+int tokenize_text(const lk_model *model, const struct lk_buf *text, struct tokens *out);
+
+/* Both at once. */
+int read_tokens(const lk_model *model, const char *path, struct tokens *out);
+
+/* Append different made-up sentences, enough for n tokens. */
+void make_sentences(struct lk_buf *text, size_t n);
 
 /* ---- recipes ---- */
 

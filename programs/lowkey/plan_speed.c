@@ -53,8 +53,8 @@ static bool add_results(const json_t *root, const char *kv, struct fit *fit) {
 int decode_cost_read(const char *path, const char *model, const char *kv, struct decode_cost *out) {
     struct lk_buf text = {0};
     struct fit fit = {0};
-    int status = STATUS_OK;
-    if (!read_text_file(path, "measurement", MAX_FILE_BYTES, &text)) return STATUS_ERROR;
+    int status = read_text_file(path, "measurement", MAX_FILE_BYTES, &text);
+    if (status) return status;
     json_t *root = json_loads(text.at, 0, NULL);
     const char *measured = json_string_value(json_object_get(root, "model"));
     lk_buf_free(&text);

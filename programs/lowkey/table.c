@@ -38,6 +38,11 @@ static size_t display_width(const char *s) {
     return n;
 }
 
+void table_titles(struct table *table, const char *titles) {
+    for (size_t n; (n = strcspn(titles, "|")) > 0; titles += n + (titles[n] == '|'))
+        table_cell(table, "%.*s", (int)n, titles);
+}
+
 static void print_padding(FILE *file, size_t n) {
     while (n--) fputc(' ', file);
 }

@@ -17,6 +17,9 @@ struct table {
 /* A table with one column per character of `align`, for example "lrR". Columns in capitals are left
  * out on a narrow terminal, the rightmost first. */
 struct table table_new(const char *align);
+
+/* Add the titles of the columns, "recipe|tokens|cache", or a cell. */
+void table_titles(struct table *table, const char *titles);
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Print the table and free it. `header`: the first row is the title of the columns.

@@ -89,7 +89,7 @@ static bool read_to_end(int fd, const char *name, const char *what, size_t max,
     }
 }
 
-bool read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text) {
+int read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text) {
     bool is_stdin = strcmp(path, "-") == 0;
     const char *name = is_stdin ? "standard input" : path;
     struct stat info;
@@ -98,7 +98,7 @@ bool read_text_file(const char *path, const char *what, size_t max, struct lk_bu
     if (fd < 0 || fstat(fd, &info)) {
         print_error("%s: cannot open %s: %s", what, name, strerror(errno));
         if (fd > 0) close(fd);
-        return false;
+        return STATUS_ERROR;
     }
     bool ok = !S_ISDIR(info.st_mode);
     if (!ok) print_error("%s: %s is a directory", what, name);
@@ -108,6 +108,7 @@ bool read_text_file(const char *path, const char *what, size_t max, struct lk_bu
         ok && read_to_end(fd, name, what, max, text) && check_utf8_text(text->at, text->len, label);
     free(label);
     if (!is_stdin) close(fd);
-    if (!ok) lk_buf_free(text);
-    return ok;
+    if (ok) return STATUS_OK;
+    lk_buf_free(text);
+    return interrupted() ? STATUS_INTERRUPTED : STATUS_ERROR;
 }

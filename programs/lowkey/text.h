@@ -25,9 +25,9 @@ void utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t len,
 char *printable_copy(const char *s);
 
 /* Read all of `path` ("-": standard input) into `text`: at most `max` bytes of UTF-8 without zero
- * bytes. `what` names the text in error messages ("prompt"). Returns false after printing an error,
- * or silently if interrupted. Free with lk_buf_free. */
-bool read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text);
+ * bytes. `what` names the text in error messages ("prompt"). Returns a STATUS_*, after printing an
+ * error; silently if interrupted. Free with lk_buf_free. */
+int read_text_file(const char *path, const char *what, size_t max, struct lk_buf *text);
 
 /* Print an error and return false if text[0..len) contains a zero byte or is not UTF-8. */
 bool check_utf8_text(const char *text, size_t len, const char *what);

@@ -232,7 +232,7 @@ def files_go_with_the_next_message():
         c.send(b"/file my", TAB)
         c.expect(rb"\\ notes.txt ")
         c.send(ENTER)
-        c.expect(rb"my notes.txt: 19 B, .* it goes with the next message")
+        c.expect(rb"my notes.txt: 19 B, .* attached to the next message")
         c.prompt()
         c.ask(b"/file b.txt What is it?")
         expected = "my notes.txt:\n````\nCaf\u00e9\n```\ncode\n```\n````\n\nb.txt:\n```\nbbb\n```\n\nWhat is it?"
@@ -252,7 +252,7 @@ def commands_are_tolerant():
         c.command(b"/set top_p 0.5", rb"top-p +0.5")
         c.command(b"/set top-p 3", rb"expected a number from 0 to 1, not '3'")
         c.command(b"/regen", rb"there is no answer to replace")
-        c.command(b"/undo", rb"there is nothing to take back")
+        c.command(b"/undo", rb"there is no question to take back")
         c.command(b"/continue", rb"there is no answer to continue")
         c.send(b"/sta", TAB, ENTER)
         c.expect(rb"recipe: .*> ")
@@ -304,7 +304,7 @@ def thoughts_are_separated():
     tiny_model.write_model(model, template=CHANNELS)
     with open(path("thoughts.gbnf"), "w", encoding="ascii") as file:
         file.write(THOUGHTS)
-    program = [BIN, "chat", "-m", model, "--no-history", "--grammar-file", path("thoughts.gbnf"),
+    program = [BIN, "chat", "-m", model, "--grammar-file", path("thoughts.gbnf"),
                "--session", "thoughts"]
     result = subprocess.run(program + ["--json"], input=b"one\ntwo\n", cwd=FOLDER, env=environment(),
                             capture_output=True, timeout=120, check=False)
@@ -460,24 +460,21 @@ def history_is_kept():
     c.close()
     equal(questions("recalled"), ["second\nentry", "first \\ entry", "second\nentry"], "recalled")
     before = os.stat(name).st_size
-    for options, more in ((("--no-history",), {}), ((), {"LOWKEY_HISTORY": ""})):
-        c = start(*options, **more)
-        c.ask(b"secret")
-        c.close()
-        equal(os.stat(name).st_size, before, "size of the history")
+    c = start(LOWKEY_HISTORY="")
+    c.ask(b"secret")
+    c.close()
+    equal(os.stat(name).st_size, before, "size of the history")
 
 
 @check
 def color_follows_the_terminal():
-    def has_color(*options, **changes):
-        with chat(*options, **changes) as c:
+    def has_color(**changes):
+        with chat(**changes) as c:
             return b"\x1b[2m" in c.out or b"36m" in c.out
 
     equal(has_color(), True, "color")
     equal(has_color(NO_COLOR="1"), False, "color with NO_COLOR")
     equal(has_color(TERM="dumb"), False, "color with TERM=dumb")
-    equal(has_color("--color", "never"), False, "color with --color never")
-    equal(has_color("--color", "always", NO_COLOR="1"), True, "color with --color always")
 
 
 def write_model():

@@ -172,8 +172,8 @@ bad "neither a preset" inspect --kv nonsense
 bad "'inspect' takes one --kv" inspect --kv f16 --kv best-3
 bad "'stray' is not an option" inspect stray
 bad "No such file" inspect -m missing.gguf
-bad "say what to train" train -f prompt -o x --budget 8
-bad "say what to train" train more
+bad "expected 'less' or 'lora'" train -f prompt -o x --budget 8
+bad "expected 'less' or 'lora'" train more
 bad "--rank is an option of 'lowkey train lora'" train less -f prompt -o x --budget 8 --rank 4
 bad "--budget is an option of 'lowkey train less'" train lora -f prompt -o x --budget 8
 bad "no text: give -f FILE" train lora --kv rot4
