@@ -1,4 +1,4 @@
-/* lowkey_draft.h - drafts: guessing tokens, and evaluating them in one pass (docs/drafts.md).
+/* lowkey_draft.h - drafts: guessing tokens, and evaluating them in one pass (docs/sessions.md).
  *
  *   lk_drafter  guesses what follows the text of one session.
  *
