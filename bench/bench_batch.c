@@ -13,7 +13,7 @@
  *   build ms   rebuilding the graph, as needed when a session joins or leaves the batch
  *   cache MiB  of all sessions, from their ledgers
  *
- * The caches are filled with the rows of 256 random tokens, repeated. Their cost is that of a
+ * The caches are filled with the rows of 256 random tokens, repeated. They cost as much as a
  * text. */
 #include "bench_support.h"
 #include "engine/batch.h"

@@ -7,7 +7,7 @@
  *
  * FLASH is on or off. Prints a JSON list of up to two tests, each with REPEAT samples, in tokens
  * per second: over a prompt of N_PROMPT tokens, and over N_TOKENS tokens that are decoded one by
- * one. A number of 0 leaves a test out. Settings are those of llama-bench: a thread pool of ggml,
+ * one. A number of 0 leaves a test out. Settings are llama-bench's: a thread pool of ggml,
  * random tokens, batches of 2,048 and 512, an untimed run of each test first (of one token if they
  * are decoded). "cpu_share" is the CPU time divided by threads and time. It is near 1 on an idle
  * machine: the threads poll while they wait.
@@ -331,8 +331,8 @@ static void check_rows(struct bench *b, struct llama_context *ctx) {
     for (uint32_t i = 0; i < n; i++)
         memcpy(expected.at + CELL_AT + (size_t)i * CELL_BYTES, &(uint32_t){first + i}, 4);
     if (state.len != expected.len || memcmp(state.at, expected.at, state.len) != 0)
-        die("the rows at positions %u to %u are not those of the text", first, first + n - 1);
-    printf("the rows at positions %u to %u are those of the text\n", first, first + n - 1);
+        die("the rows at positions %u to %u are not the text's", first, first + n - 1);
+    printf("the rows at positions %u to %u are the text's\n", first, first + n - 1);
     free(expected.at);
     free(state.at);
     llama_free(plain);
@@ -358,7 +358,7 @@ static void check_tokens(struct bench *b, struct llama_context *ctx) {
         expected = next_token(b, plain, expected);
         if (tok != expected) die("token %d is %d; computed context: %d", i, tok, expected);
     }
-    printf("%d greedy tokens are those of a computed context\n", b->opts.n_token);
+    printf("%d greedy tokens are the same as in a computed context\n", b->opts.n_token);
     llama_free(plain);
 }
 

@@ -87,7 +87,7 @@ typedef struct lk_codec_ops {
 } lk_codec_ops;
 
 /* Register a codec for this process. Borrowed forever. Registering the same struct again changes
- * nothing. LK_E_ARG: a function is missing, or the codec's words are those of another one, or there
+ * nothing. LK_E_ARG: a function is missing, or another codec has the same words, or there
  * are LK_CODEC_MAX_ADDED already. May be called from any thread. */
 lk_status lk_codec_register(const lk_codec_ops *ops, lk_err *err);
 

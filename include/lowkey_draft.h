@@ -18,7 +18,7 @@ typedef struct lk_drafter lk_drafter;
 enum { LK_DRAFT_MAX = 31 };
 
 /* How many of n_tok tokens, 1 to 31, an lk_session_eval with `all` may append so that all
- * but the first can be removed again. Their logits are those of evaluating them one by one, up to
+ * but the first can be removed again. Their logits equal evaluating them one by one, up to
  * rounding. A pass ends before rows age, and has at most 4 tokens with `read` or `skip`. *why (may
  * be NULL): why full levels of this recipe never allow more than 1, static; NULL if they do. */
 size_t lk_session_draftable(const lk_session *session, size_t n_tok, const char **why);
@@ -39,7 +39,7 @@ void lk_drafter_free(lk_drafter *drafter);
  *   4. lk_session_truncate, so that the n_kept tokens before the first wrong draft remain
  *   5. lk_drafter_report, with the seconds of 2 and 4
  *
- * All choices are those of decoding one by one, up to the rounding of logits. */
+ * All choices are the same as in decoding one by one, up to the rounding of logits. */
 size_t lk_drafter_next(lk_drafter *drafter, int32_t *pass, size_t n_max, size_t n_other);
 
 /* Report a pass of n_tok tokens, whose first n_kept remain, that took `seconds`. */

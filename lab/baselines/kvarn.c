@@ -9,7 +9,7 @@
  *   along[v]  *= deviation over all i of y[v][i] / (across[i] along[v])
  *
  * Of LK_KVARN_STEPS steps the one is used that leaves the smallest imbalance: the largest deviation
- * over the smallest one, added over both axes. Deviations are those of samples (n - 1), and
+ * over the smallest one, added over both axes. Deviations divide by n - 1, and
  * logarithms of factors have the published code's limits, once the block as a whole has the
  * deviation 1. (Published blocks are used as they are, whatever their deviation; with the lower
  * limit, -0.3, lines whose values have a deviation below 0.74 are then not normalized.)
@@ -21,8 +21,8 @@
  *   head: | tile 0 | ... | tile LK_KVARN_ROWS / LK_TILE - 1 |    codes, bitplanes.h
  *         | scale: f16 [n_vector] | min: f16 [n_vector] | across: f16 [length] |
  *
- * The published code rounds with the ranges before they are stored; here codes are those of the
- * stored numbers, which is closer. Encodes whole blocks only. */
+ * The published code rounds with the ranges before they are stored; here codes are of the stored
+ * numbers, which is closer. Encodes whole blocks only. */
 #include "baselines/baselines.h"
 #include "codec/bitplanes.h"
 #include "codec/f16.h"

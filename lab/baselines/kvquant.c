@@ -7,7 +7,7 @@
  * f16 value.
  *
  *   u = round(255 (x - min) / range)       of a vector's other values, 0 to 255
- *   code = that of the level nearest to u, x ~ min + range * level[code] / 255
+ *   code = the index of the level nearest to u, x ~ min + range * level[code] / 255
  *
  * The levels of a block are the centers that k-means finds for all u of the block. The paper
  * computes them offline, per layer, and weights each value by Fisher information; scales and

@@ -2,7 +2,7 @@
  * magnitude of each group of 64 channels. The example of docs/add-a-codec.md: it needs no more than
  * the public header.
  *
- *   code = that of the level nearest to x / largest,  x ~ largest * level[code]
+ *   code = the index of the level nearest to x / largest,  x ~ largest * level[code]
  *
  *   row:   | codes: u8 [n_channel / 2], two channels each, the first one in the low bits |
  *          | largest: bfloat16 [groups] |

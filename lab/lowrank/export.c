@@ -159,7 +159,7 @@ static lk_status plan_fusion(struct exporter *e, lk_err *err) {
     return LK_OK;
 }
 
-/* Check the types that changed tensors get, and count what they need. Their shapes are those of the
+/* Check the types that changed tensors get, and count what they need. They have the shapes of the
  * model's weights: lk_net_open accepts no tensor that it does not know. */
 static lk_status plan_tensors(struct exporter *e, lk_err *err) {
     for (int64_t i = 0; i < gguf_get_n_tensors(e->from.gguf); i++) {
@@ -402,7 +402,7 @@ static void multiply_rows(const struct lk_basis *basis, enum lk_basis_factor fac
     }
 }
 
-/* The rows of K or V become those of the groups. */
+/* The rows of K or V become rows of the groups. */
 static void fuse_heads(const struct lk_basis *basis, int d, const float *x, int64_t n,
                        float *scratch, float *out) {
     for (int g = 0; g < basis->n_group; g++)

@@ -2,8 +2,8 @@
  * (Palu, section 3.3).
  *
  * ggml differentiates the mean cross-entropy of a window's next tokens with respect to each W_K and
- * W_V, on the family's own graph with plain causal attention. Let g be the gradient of one weight
- * in one window, and n the number of windows. The score of a KV head, over its rows of W, is
+ * W_V, on the family's own graph with plain causal attention. With g the gradient of one weight
+ * in one window and n the number of windows, the score of a KV head, over its rows of W, is
  *
  *   in Palu's paper    sum over weights of  (sum of g^2 over windows) / n
  *   in Palu's code     sum over weights of  sqrt((sum of g^2 over windows) / n), divided by the

@@ -169,7 +169,7 @@ struct comparison {
     int32_t *tok;                /* [n_ctx] the current chunk */
     const lk_compare_opts *opts;
     size_t chunk;
-    uint64_t done, total; /* tokens x predictors; those of the prompt count once */
+    uint64_t done, total; /* tokens x predictors; a prompt's count once */
 };
 
 static bool report(const struct comparison *c, uint64_t done) {
@@ -232,7 +232,7 @@ static lk_status prefill_prompt(struct comparison *c, lk_session *const *session
     return status;
 }
 
-/* The prompt of a chunk into all sessions. Those of one model share the work. */
+/* The prompt of a chunk into all sessions. Sessions of one model share the work. */
 static lk_status prefill_prompts(struct comparison *c, lk_err *err) {
     size_t first = c->opts->reference != NULL;
     lk_status status = first ? prefill_prompt(c, c->session, 1, err) : LK_OK;

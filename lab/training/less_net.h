@@ -8,7 +8,7 @@
  *   loss = mean weight e / (norm floor + b (1 - floor)),   norm = mean b of the sequence
  *
  * a' - a is Eq. 3 minus full attention, divided by e^log_sum (see absorb/less.h and
- * training/less_data.h). With e = b the loss is that of the policy alone, with e = 0 attention is
+ * training/less_data.h). With e = b the loss is the policy's alone, with e = 0 attention is
  * that of the full cache.
  *
  * floor = 1 is the paper's loss. Few queries then decide it: those that miss the most. A smaller
@@ -102,12 +102,12 @@ void lk_less_net_step(struct lk_less_net *net, float rate, int64_t nth);
 
 /* Means over the queries of the current inputs. */
 struct lk_less_loss {
-    float loss, base; /* the loss without dropout, and that of the policy alone */
+    float loss, base; /* the loss without dropout, and the policy's alone */
     float power;      /* mean b */
 };
 lk_status lk_less_net_eval(struct lk_less_net *net, struct lk_less_loss *out, lk_err *err);
 
-/* Replace weights and levels by those of trained networks with the net's shape. */
+/* Replace weights and levels by trained networks' with the net's shape. */
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_maps *maps);
 
 /* Convert weights to the format of absorb/less.h, some of them to half floats. out

@@ -204,7 +204,7 @@ static lk_status fail_not_finite(const struct trainer *t, int seq, lk_err *err) 
                    layer, done + 1, seq, done, t->saved.path, layer);
 }
 
-/* The loss on the validation sequences, divided by that of the policy alone. */
+/* The loss on the validation sequences, divided by the policy's alone. */
 static lk_status validate(struct trainer *t, float *out, lk_err *err) {
     double sum = 0, sum_base = 0;
     for (int i = t->opts.n_seq - t->n_valid; i < t->opts.n_seq; i++) {
@@ -356,7 +356,7 @@ static int phi_count(const struct lk_hparams *hp, int share) {
     return share == 0 ? hp->n_head : share == 1 ? hp->n_head_kv : 1;
 }
 
-/* Open the sidecar to fine-tune, if any. Its sizes replace those of the options. */
+/* Open the sidecar to fine-tune, if any. Its sizes replace the options. */
 static lk_status open_from(struct trainer *t, lk_err *err) {
     const struct lk_hparams *hp = &t->model->net->hp;
     struct lk_sidecar_model model = {t->model->net->fingerprint, hp->n_layer, hp->n_head_kv,

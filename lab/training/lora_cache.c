@@ -75,7 +75,7 @@ static lk_status check_recipe(const struct lk_recipe *recipe, const struct lk_mo
     return LK_OK;
 }
 
-/* The error of 8 bits is a ten-thousandth of that of 2 bits. */
+/* 8 bits have a ten-thousandth of the error of 2 bits. */
 static bool is_nearly_exact(const struct lk_codec *codec) {
     return codec->coding == LK_F16 || codec->coding == LK_INT8 ||
            (codec->coding == LK_ROT && codec->bits == 8);

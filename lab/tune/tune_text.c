@@ -24,7 +24,7 @@ static void print_codecs(struct lk_buf *out, const uint8_t bits[2], enum lk_tune
     lk_tune_print_codec(out, bits[1], trellis);
 }
 
-/* The group whose bits are those of the levels themselves: most groups have them in one age or
+/* The group that has the bits of the levels themselves: most groups have them in one age or
  * both. They come from one group, because a body must not have more bits than what is newer. */
 static int find_most_common(const struct lk_tune_bits *bits, int n, int n_age) {
     int best = 0, max = 0;
@@ -126,7 +126,7 @@ static void print_override(struct lk_buf *out, const struct level *l, int at,
     print_codecs(out, l->bits[o->bits].of[l->age], trellis);
 }
 
-/* The codecs of a level, then those of layers, then those of heads. */
+/* The codecs of a level, then of layers, then of heads. */
 static void print_level(struct lk_buf *out, const struct level *l, enum lk_tune_trellis trellis) {
     print_codecs(out, l->bits[l->common].of[l->age], trellis);
     for (int heads = 0; heads < 2; heads++)

@@ -4,7 +4,7 @@
  *   recent 20%: rot4; layers 0 recent: rot5; window 32: rot8
  *
  * Each head group has its own bits for K and V in the body and, unless there is none, in the level
- * `recent`. The codecs of most groups are those of the level, the others are overrides. */
+ * `recent`. Most groups have the codecs of the level, the others are overrides. */
 #ifndef LK_TUNE_TUNE_TEXT_H
 #define LK_TUNE_TUNE_TEXT_H
 

@@ -39,7 +39,7 @@ static void free_bases(struct bases *b) {
         for (int layer = 0; layer < N_LAYER; layer++) free_basis(&b->basis[which][layer]);
 }
 
-/* The same bases with numbers of another type. Means and ranks are those of `from`. */
+/* The same bases with numbers of another type. Means and ranks are `from`'s. */
 static void pack_bases(struct bases *to, const struct bases *from, enum lk_basis_type type) {
     *to = *from;
     for (int which = 0; which < LK_N_BASIS; which++) {

@@ -141,7 +141,7 @@ static void test_every_codec(void **state) {
     }
 }
 
-/* K's codec is that of the rotary part, of at least 8 bits. The latents are held once. */
+/* K's codec encodes the rotary part, of at least 8 bits. The latents are held once. */
 static void test_bytes(void **state) {
     struct lk_ledger ledger = {0};
     lk_recipe *recipe;

@@ -110,7 +110,7 @@ static void kvquant_outliers_are_exact(void **state) {
 }
 
 /* k-means puts the levels where the values are, and outliers leave the range: on Gaussian values
- * the error is below that of KIVI's even levels. */
+ * the error is less than with KIVI's even levels. */
 static void kvquant_levels_fit(void **state) {
     for (int side = LK_K; side <= LK_V; side++)
         for (int bits = 2; bits <= 4; bits += 2) {
@@ -336,7 +336,7 @@ static void oscar_clips_rotated_rows(void **state) {
 
 /* ---- NF4 ---- */
 
-/* Values on the levels come back exactly. The error of Gaussian rows is that of the published
+/* Values on the levels come back exactly. Gaussian rows have the error of the published
  * levels. */
 static void nf4_levels(void **state) {
     static const float level[] = {-1.0f, -0.3949175f, 0.0f, 0.1609302f, 0.7229568f, 1.0f};

@@ -70,7 +70,7 @@ static void test_rows(void **state) {
     }
 }
 
-/* A block has one owner: that of all its rows. Blocks and rows of a level are counted right. */
+/* A block and all its rows have one owner. Blocks and rows of a level are counted right. */
 static void test_blocks(void **state) {
     struct random r = {2};
     for (int round = 0; round < 300; round++) {

@@ -360,7 +360,7 @@ static void kivi_replaces_rows(void **state) {
                 assert_memory_equal(now, back, (size_t)group * D * sizeof *now);
             }
         }
-        print_message("kivi%d(g%d): error of replaced rows %.2f times that of rows encoded "
+        print_message("kivi%d(g%d): error of replaced rows %.2f times the error of rows encoded "
                       "together\n",
                       bits, group, replaced / together);
         if (!(replaced < (bits == 2 ? 1.3 : 5) * together))

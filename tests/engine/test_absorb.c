@@ -94,7 +94,7 @@ static void read_rows(const struct lk_kv *kv, int head, int d, float *x) {
 }
 
 /* The states of the first layer must be the sums over the evicted rows. Its rows do not depend on
- * attention, so those of the full cache serve as reference. */
+ * attention, so the full cache's serve as reference. */
 static void check_states(struct reader *less, struct reader *full, int sinks, int window,
                          int n_tok) {
     const struct lk_absorb *a = less->session->absorb;

@@ -53,7 +53,7 @@ static void eval_batch(lk_batch *batch, lk_batch_entry *item, size_t n) {
 }
 
 /* Random chunks of random sessions against twins that are evaluated alone. ggml's product of one
- * row sums in another order than that of several rows. Results are equal up to that, and up to
+ * row sums in another order than for several rows. Results are equal up to that, and up to
  * values near the boundary between two codes. */
 static void test_batch_equals_single(void **state) {
     static const char *const presets[] = {

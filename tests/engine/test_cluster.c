@@ -38,7 +38,7 @@ static void test_presets(void **state) {
     }
 }
 
-/* With one rank nothing is divided: the bits are those of one process. */
+/* With one rank nothing is divided: the bits equal one process's. */
 static void test_one_rank(void **state) {
     struct both b;
     open_tiny_both(&b, "llama", 1, false, NULL);

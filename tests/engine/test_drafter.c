@@ -121,7 +121,7 @@ struct text {
     lk_draft_stats stats;
 };
 
-/* Decode n tokens after those of the session. Every pass is reported to take one second, so that
+/* Decode n tokens after the session's. Every pass is reported to take one second, so that
  * drafts are always worth a try. */
 static void decode(lk_session *s, lk_sampler *sampler, lk_drafter *drafter, size_t n,
                    struct text *out) {

@@ -320,7 +320,7 @@ static void test_sync_keeps_common_prefix(void **state) {
     lk_model_free(model);
 }
 
-/* The logits are always those of the session's last token, or there are none. */
+/* The logits always belong to the session's last token, or there are none. */
 static void test_failures_leave_no_wrong_logits(void **state) {
     enum { BEFORE = 100, N = 190 };
     lk_model *model = open_preset("llama", 0, 1);

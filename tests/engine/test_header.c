@@ -4,7 +4,7 @@
 #include "support_model.h"
 #include "test.h"
 
-/* Plans and properties are those of a model with weights. */
+/* Plans and properties are the same as with weights. */
 static void header_has_the_same_plan(void **state) {
     static const char *const kv[] = {"f16", "best-3", "kivi-2", "h2o"};
     for (size_t i = 0; tiny_presets[i].name; i++) {

@@ -1,5 +1,6 @@
-/* Drafts on a real model: the choices are those of decoding one by one, except between tokens whose
- * logits are equal but for rounding. The model must be there; otherwise the tests are skipped. */
+/* Drafts on a real model: the choices are the same as in decoding one by one, except between
+ * tokens whose logits are equal but for rounding. The model must be there; otherwise the tests are
+ * skipped. */
 #include "lowkey_draft.h"
 #include "test.h"
 

@@ -1,4 +1,4 @@
-/* Batches through several stages, against those of one process. Ranks are threads here. */
+/* Batches through several stages, compared with one process. Ranks are threads here. */
 #include "cluster/cluster.h"
 #include "engine/batch.h"
 #include "engine/repeat_rows.h"

@@ -3,7 +3,7 @@
  *
  *   | section u8 | offset u24 | value i32 |
  *
- * Sections are those of the file; the number after the last one is the header. Offsets are from the
+ * Sections are the file's; the number after the last one is the header. Offsets are from the
  * section's start, modulo its size. The checksums are fixed afterwards. A session that loads must
  * be able to continue. */
 #define _GNU_SOURCE /* memfd_create */

@@ -63,7 +63,7 @@ static void use_networks(const struct lk_sidecar *sidecar, int n_head, struct lk
     }
 }
 
-/* Add the adapters of the first layers to weights, if all widths are that of the KV heads. */
+/* Add the adapters of the first layers to weights, if all widths equal the KV heads'. */
 static void use_adapters(const struct lk_sidecar *sidecar, struct lk_ledger *ledger) {
     const struct lk_sidecar_model *m = &sidecar->info.model;
     struct lk_hparams hp = {.n_layer = m->n_layer,

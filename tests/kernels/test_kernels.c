@@ -27,7 +27,7 @@ enum { N_D_HEAD = 12, N_ROWS_IN = 5, N_QUERIES = 6, WIDEST_HEAD = 256 };
  *            values of 1.5 rms: 4e-8
  *   8 bits   queries for rot and asym of 1 to 4 bits, with AVX-512 of 1 to 5 bits: within
  *            max |q| / 254, uniformly distributed, so (max / rms)^2 / (254^2 * 3) = 5e-5 for a
- *            maximum of 3 rms. Codes of 4 bits have an error of 1e-2 themselves, those of 5 bits
+ *            maximum of 3 rms. Codes of 4 bits have an error of 1e-2 themselves, codes of 5 bits
  *            one of 2.5e-3.
  *   dither   AVX-512 dithers weights of values for these codes to 1/255 of a tile's maximum. The
  *            squared error (1/255)^2 / 6, relative to the mean square of uniformly distributed

@@ -19,7 +19,7 @@ export LOWKEY_MODEL=$work/llama-spm.gguf
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=vader,self OMPI_MCA_rmaps_base_oversubscribe=1
 
 # ranks N ARGUMENT...: run the program on N ranks, or without mpirun if N is 0; its status is in $status. The context
-# is longer than that of the tiny model's training, which is a warning.
+# is longer than in the tiny model's training, which is a warning.
 ranks() {
   local n=$1 start=()
   shift
@@ -157,7 +157,7 @@ fi
 
 # ---- the server ---------------------------------------------------------------------------------
 
-# The answers of two ranks are those of one process.
+# The answers of two ranks equal one process's.
 for n in 1 2; do
   count=$((count + 1))
   LOWKEY_TEST_RANKS=$n timeout 100 python3 "$here/../serve/ranks_check.py" "$bin" >answers.$n 2>err ||

@@ -501,8 +501,8 @@ static void test_rank_by_error(void **state) {
     }
 }
 
-/* In proportion; what an item has no room for goes to the others; the sum equals that of uniform
- * ranks. */
+/* In proportion; what an item has no room for goes to the others; the sum equals the sum of
+ * uniform ranks. */
 static void test_rank_by_score(void **state) {
     struct lk_rank_item item[3] = {
         {.width = 64, .score = 1}, {.width = 64, .score = 2}, {.width = 64, .score = 3}};

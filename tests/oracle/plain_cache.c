@@ -234,7 +234,7 @@ static void age_side(struct plain_cache *c, int layer, int side, int n_tok) {
 
 /* ---- policies ---- */
 
-/* The row's rank for a head and those of its unit: the lowest is evicted. */
+/* The row's rank for a head and its unit: the lowest is evicted. */
 static double rank_of(struct plain_cache *c, int layer, const struct lk_policy *policy,
                       const double *score, int pos, int head, int n_tok) {
     struct plain_setting *set = c->set;

@@ -193,7 +193,7 @@ int plain_droppable(const struct plain_level *level, int rows, int skip, int fir
 void plain_store(struct plain_cache *cache, int layer, int side, struct plain_level *level,
                  struct plain_row **row, int n);
 
-/* Heads [head, head + unit) of row `at`, in a level with a policy, become those of `from`. */
+/* Heads [head, head + unit) of row `at`, in a level with a policy, become `from`'s. */
 void plain_replace(struct plain_cache *cache, int layer, int side, struct plain_level *level,
                    int at, int head, int unit, const struct plain_row *from);
 

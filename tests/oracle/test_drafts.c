@@ -1,4 +1,4 @@
-/* Passes of drafts with random recipes: the logits of drafts are those of decoding one by one, and
+/* Passes of drafts with random recipes: the logits of drafts equal decoding one by one, and
  * dropped drafts leave no trace, to the bit. */
 #include "engine/session_state.h"
 #include "lowkey_draft.h"

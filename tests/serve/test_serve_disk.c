@@ -374,7 +374,7 @@ static void invalid_and_foreign_files_are_ignored(void **state) {
     json_decref(right);
 }
 
-/* A name like those of stored sessions may be a symlink or a directory. */
+/* A name like a stored session's may be a symlink or a directory. */
 static void symlinks_are_not_followed(void **state) {
     struct lk_server_opts opts = serve_options();
     struct lk_server *server = serve_start(&opts);

@@ -1,4 +1,4 @@
-/* Sessions of a cluster next to those of one process. */
+/* Sessions of a cluster next to one process's. */
 #include "support_cluster.h"
 
 #include "engine/session_state.h"

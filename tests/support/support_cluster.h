@@ -1,4 +1,4 @@
-/* Sessions of a cluster next to those of one process. Functions fail the test with the reason. */
+/* Sessions of a cluster next to one process's. Functions fail the test with the reason. */
 #ifndef LK_TESTS_SUPPORT_CLUSTER_H
 #define LK_TESTS_SUPPORT_CLUSTER_H
 

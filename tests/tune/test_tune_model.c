@@ -1,4 +1,4 @@
-/* The loss that `lowkey tune` estimates: the errors of its codecs are those of real rows. */
+/* The loss that `lowkey tune` estimates: the errors of its codecs come from real rows. */
 #include "codec/codec.h"
 #include "test.h"
 #include "tune/tune_model.h"
