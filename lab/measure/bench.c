@@ -237,7 +237,7 @@ static lk_status bench_open(struct bench *b, const lk_recipe *recipe, lk_err *er
         .n_ctx = (int32_t)b->n_text, .progress = session_progress, .user = b};
     lk_status status = lk_recipe_parse(&b->f16, "f16", err);
     if (!status) /* every rank repeats its rows */
-        status = lk_session_new_on_ranks(&b->source, b->model, b->f16, &source_opts, true, err);
+        status = lk_session_new_held(&b->source, b->model, b->f16, &source_opts, true, err);
     if (!status) status = lk_session_new(&b->deep, b->model, recipe, &opts, err);
     if (!status) status = lk_session_new(&b->work, b->model, recipe, &opts, err);
     return status;

@@ -120,8 +120,8 @@ void lk_attend_chunk(struct lk_attn_item *item, int64_t a, int64_t b) {
 void lk_attend_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
                      int64_t to) {
     const struct lk_kv *k = item->attn->k;
-    for (int64_t a = lk_shard_next(k, from), b; a < to; a = lk_shard_next(k, b)) {
-        int64_t end = lk_shard_end(k, a);
+    for (int64_t a = lk_held_next(k, from), b; a < to; a = lk_held_next(k, b)) {
+        int64_t end = lk_held_end(k, a);
         if (end > to) end = to;
         b = a + item->chunk < end ? lk_partition_align(p, a + item->chunk, a + 1) : end;
         lk_attend_chunk(item, a, b);

@@ -6,7 +6,7 @@
 #include "attention/attn_item.h"
 #include "attention/partition.h"
 
-/* Attend to this rank's rows of [from, to), chunk by chunk. */
+/* Attend to the rows held here of [from, to), chunk by chunk. */
 void lk_attend_range(struct lk_attn_item *item, const struct lk_partition *p, int64_t from,
                      int64_t to);
 

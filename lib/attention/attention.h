@@ -82,8 +82,8 @@ static inline void lk_attn_add_sink(const struct lk_attn *attn, int head, float 
     *max = joint;
 }
 
-/* The partials of several ranges as those of one. If ranks of a cluster divide the rows, each rank
- * joins its ranges, and what all ranks have joined is combined like ranges (attn->partial,
+/* The partials of several ranges as those of one. If the rows are divided, each process
+ * joins its ranges, and what all have joined is combined like ranges (attn->partial,
  * attn->range_stride). to: [n_tok][n_head][lk_attn_joined_floats]: acc, m and l. After a
  * barrier of the caller. */
 void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, int nth);

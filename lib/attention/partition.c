@@ -51,7 +51,7 @@ static double cost_before(const struct lk_kv *kv, int64_t pos, double row_cost) 
         const struct lk_level *level = &kv->level[s.level];
         int block_rows = kv->rule[s.level].block_rows;
         cost +=
-            (double)lk_shard_count(kv, s.pos, s.end) *
+            (double)lk_held_count(kv, s.pos, s.end) *
             ((double)level->block_bytes / (block_rows * level->n_part * level->n_head) + row_cost);
     }
     return cost;
@@ -92,9 +92,9 @@ struct lk_partition lk_partition_work(const struct lk_attn *attn) {
     int64_t oldest = k->n_tok - attn->n_tok - k->n_swa + 1;
     p.first = k->n_swa > 0 ? lk_partition_align(&p, oldest, k->first) : k->first;
     p.end = k->n_tok;
-    int64_t n_chunk = (lk_shard_count(k, p.first, p.end) + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
+    int64_t n_chunk = (lk_held_count(k, p.first, p.end) + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK;
     p.n_range = count_ranges(p.n_head_tile * p.n_query_tile, attn->n_thread);
-    if (p.n_range > n_chunk) p.n_range = n_chunk > 0 ? (int)n_chunk : 1; /* no row of this rank */
+    if (p.n_range > n_chunk) p.n_range = n_chunk > 0 ? (int)n_chunk : 1; /* no row is held here */
     return p;
 }
 

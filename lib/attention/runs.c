@@ -1,18 +1,18 @@
 /* Rows of a level in the kernels' layout. */
 #include "attention/runs.h"
 
-/* How many blocks further the ones to prefetch are. *n_block: blocks from there on. If ranks divide
- * the rows, they are in the same stripe or in this rank's next one (cache/shard.h). */
+/* How many blocks further the ones to prefetch are. *n_block: blocks from there on. If the rows are
+ * divided, they are in the same stripe or in the next one of the own share (cache/held.h). */
 static int64_t blocks_ahead(const struct lk_run *run, int64_t *n_block) {
     const struct lk_kv *kv = run->kv;
     const struct lk_level *level = &kv->level[run->level];
     int block_rows = kv->rule[run->level].block_rows;
     int64_t ahead = run->chunk > block_rows ? run->chunk / block_rows : 1;
-    if (kv->shard.n_rank > 1) {
-        int64_t first = lk_shard_level_first(kv, run->level) - kv->count[run->level].skip,
+    if (lk_kv_is_divided(kv)) {
+        int64_t first = lk_kv_level_first(kv, run->level) - kv->count[run->level].skip,
                 at = first + run->block * block_rows, to = at + ahead * block_rows;
-        if (to >= lk_shard_end(kv, at)) to += (int64_t)(kv->shard.n_rank - 1) * LK_STRIPE;
-        int64_t end = (lk_shard_end(kv, to) - first) / block_rows;
+        if (to >= lk_held_end(kv, at)) to += (int64_t)(kv->share.n - 1) * LK_STRIPE;
+        int64_t end = (lk_held_end(kv, to) - first) / block_rows;
         ahead = (to - first) / block_rows - run->block;
         *n_block = (end < level->n_block ? end : level->n_block) - run->block - ahead;
     } else {

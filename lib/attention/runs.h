@@ -31,7 +31,7 @@ struct lk_run {
 };
 
 /* Find the run that starts at row `at` of the level's rows [at, end), counted from the oldest. All
- * of its blocks are on this rank. */
+ * of its blocks are held here. */
 void lk_run_find(struct lk_run *run, int64_t at, int64_t end);
 
 /* Number of the run's first tile in its level's blocks. */

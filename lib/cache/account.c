@@ -17,11 +17,11 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
         for (int i = 0; i < kv->n_level; i++) {
             const struct lk_level *level = &kv->level[i];
             const struct lk_level_rule *rule = &kv->rule[i];
-            int64_t n_block = lk_shard_held_blocks(kv, i);
+            int64_t n_block = lk_held_blocks(kv, i);
             uint64_t scales = n_block * level->scale_bytes,
                      rest = n_block * level->block_bytes - scales;
             int64_t capacity = n_block * rule->block_rows;
-            uint64_t used = capacity ? rest * lk_shard_held_rows(kv, i) / capacity : 0;
+            uint64_t used = capacity ? rest * lk_held_rows(kv, i) / capacity : 0;
             if (rule->codec.coding == LK_F16 && !level->basis)
                 sum.exact += used;
             else
@@ -42,8 +42,8 @@ uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache) {
             const struct lk_level_rule *rule = &kv->rule[i];
             if (rule->batch || rule->limit.policy.kind != LK_POLICY_NONE) continue;
             int64_t n_full = (kv->count[i].skip + kv->count[i].rows) / rule->block_rows,
-                    n = lk_shard_held_blocks(kv, i);
-            if (kv->level[i].n_block > n_full) n -= lk_shard_holds_block(kv, i, n_full);
+                    n = lk_held_blocks(kv, i);
+            if (kv->level[i].n_block > n_full) n -= lk_held_has_block(kv, i, n_full);
             sum += n * kv->level[i].block_bytes;
         }
     }
@@ -54,11 +54,11 @@ uint64_t lk_cache_row_bytes(const struct lk_cache *cache) {
     uint64_t sum = 0;
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        uint64_t bytes = 0, n_rank = kv->shard.n_rank > 1 ? (uint64_t)kv->shard.n_rank : 1;
+        uint64_t bytes = 0, n_share = kv->share.n > 1 ? (uint64_t)kv->share.n : 1;
         for (int i = 0; i < kv->n_level; i++)
             bytes += (uint64_t)kv->count[i].rows * kv->level[i].block_bytes /
                      (uint64_t)kv->rule[i].block_rows;
-        sum += bytes / n_rank;
+        sum += bytes / n_share;
     }
     return sum;
 }
@@ -109,13 +109,13 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
 static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok, uint64_t *bytes) {
     bool ok = true;
     lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
-    bool whole = lk_shard_collects(kv, kv->count);
-    if (kv->evict && kv->side == LK_K && !kv->on_other_stage)
+    bool whole = lk_held_collects(kv, kv->count);
+    if (kv->evict && kv->side == LK_K && !kv->is_elsewhere)
         *bytes += lk_evict_bytes(kv->evict, n_tok - kv->first);
     for (int i = 0; i < kv->n_level; i++) {
         int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
         *bytes += n_block * LK_BLOCK_TABLE_BYTES;
-        n_block = whole ? n_block : lk_shard_max_blocks(kv, i, n_block);
+        n_block = whole ? n_block : lk_held_max_blocks(kv, i, n_block);
         ok &= lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_block);
     }
     memset(kv->count, 0, sizeof kv->count);

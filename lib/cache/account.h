@@ -21,8 +21,8 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache);
  * them for their whole life. */
 uint64_t lk_cache_immutable_bytes(const struct lk_cache *cache);
 
-/* Bytes of all rows that a token attends to, on average over the ranks that divide them. They
- * follow from counts, and are equal on all ranks and stages. */
+/* Bytes of all rows that a token attends to, on average over the shares of divided rows.
+ * They follow from counts, and are equal in all processes. */
 uint64_t lk_cache_row_bytes(const struct lk_cache *cache);
 
 /* What an f16 cache would need for n_tok tokens, without blocks and padding. */

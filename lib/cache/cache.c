@@ -56,9 +56,9 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     kv->n_head = lk_cache_n_head(shape, layer);
     kv->d_head = lk_cache_d_head(shape, layer, side);
     kv->n_swa = swa ? shape->n_swa : 0;
-    while (kv->stage + 1 < shape->n_stage && layer >= shape->stage_first[kv->stage + 1])
-        kv->stage++;
-    kv->on_other_stage = kv->stage != shape->stage;
+    const struct lk_place *place = &shape->place;
+    kv->holder = place->holder ? place->holder[layer] : 0;
+    kv->is_elsewhere = place->holder && kv->holder != place->own;
     unsigned kind = (swa ? LK_RULES_SLIDING : 0) | (shape->d_rope > 0 ? LK_RULES_FINE_K : 0);
     kv->n_level = lk_level_rules(recipe, layer, shape->n_layer, side, kind, shape->n_ctx, kv->rule);
     kv->arena = &cache->pool.arena;
@@ -76,8 +76,8 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
         if (limited && !kv->n_swa)
             kv->evict = init_evict(cache, layer, &rule->limit.policy, kv->level[i].n_head);
     }
-    if (!swa && !kv->evict) kv->shard = shape->shard; /* the others hold a limited number of rows */
-    kv->holds_all_rows = lk_shard_collects(kv, kv->count);
+    if (!swa && !kv->evict) kv->share = place->share; /* the others hold a limited number of rows */
+    kv->has_all_rows = lk_held_collects(kv, kv->count);
     return LK_OK;
 }
 
@@ -144,7 +144,7 @@ void lk_cache_clear(struct lk_cache *cache) {
         }
         kv->first = kv->n_tok = 0;
         for (int i = 0; i < 2; i++) lk_equalizer_clear(&kv->equalizer[i]);
-        kv->holds_all_rows = lk_shard_collects(kv, kv->count);
+        kv->has_all_rows = lk_held_collects(kv, kv->count);
     }
     lk_cache_trim(cache);
 }
@@ -195,7 +195,7 @@ static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i, con
                             int64_t n, int64_t pos) {
     const struct lk_level *level = &kv->level[i];
     size_t width = lk_kv_width(kv);
-    if (kv->on_other_stage || !level->basis) return lk_move_append(cache, kv, i, x, n);
+    if (kv->is_elsewhere || !level->basis) return lk_move_append(cache, kv, i, x, n);
     for (int64_t at = 0; at < n; at += LK_MAX_MOVE) {
         int64_t some = n - at < LK_MAX_MOVE ? n - at : LK_MAX_MOVE;
         project_rows(kv, level, x + at * width, pos + at, some);
@@ -210,14 +210,14 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     int64_t pos = kv->n_tok, n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
     if (n_sink > n) n_sink = n;
-    if (kv->evict && side == LK_K && !kv->on_other_stage) {
+    if (kv->evict && side == LK_K && !kv->is_elsewhere) {
         struct lk_evict *evict = &cache->evict[layer];
         if (!lk_evict_reserve(evict, cache->ledger, evict->n + n))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
-    const float *after_sinks = kv->on_other_stage ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
+    const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
     if (append_to_level(cache, kv, 0, x, n_sink, pos) &&
         append_to_level(cache, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink))
         return LK_OK;
@@ -237,8 +237,8 @@ static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv
         for (int left = batch; left > 0;) {
             int n = lk_move_rows(kv, from, left < LK_MAX_MOVE ? left : LK_MAX_MOVE);
             int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], kv->n_tok, n);
-            const float *x = NULL; /* of another rank: they are counted */
-            if (n_fit && lk_shard_holds(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
+            const float *x = NULL; /* rows that are not held here are counted */
+            if (n_fit && lk_held_has_row(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
             if (n_fit && !lk_move_append(cache, kv, to, x, n_fit))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
             lk_move_drop(cache, kv, from, n);
@@ -292,7 +292,7 @@ static void drop_layer(struct lk_cache *cache, int layer, int64_t n) {
         struct lk_level *level = &kv->level[newest];
         struct lk_level_count *count = &kv->count[newest];
         count->rows -= n;
-        if (kv->evict && kv->side == LK_K && !kv->on_other_stage) cache->evict[k / 2].n -= n;
+        if (kv->evict && kv->side == LK_K && !kv->is_elsewhere) cache->evict[k / 2].n -= n;
         kv->n_tok -= n;
         int64_t n_block = lk_level_blocks(&kv->rule[newest], count);
         while (level->n_block > n_block) lk_pool_free(&cache->pool, level->block[--level->n_block]);
@@ -326,7 +326,7 @@ static void copy_kv(struct lk_kv *to, const struct lk_kv *from) {
     }
     to->first = from->first;
     to->n_tok = from->n_tok;
-    to->holds_all_rows = from->holds_all_rows;
+    to->has_all_rows = from->has_all_rows;
     for (int i = 0; i < 2; i++) lk_equalizer_copy(&to->equalizer[i], &from->equalizer[i]);
     lk_latent_levels_restore(to);
 }

@@ -58,7 +58,7 @@ void lk_cache_drop_scratch(struct lk_cache *cache);
 void lk_cache_clear(struct lk_cache *cache);
 
 /* Append n rows x [n][n_head_kv][lk_cache_d_head] to K or V of a layer. x is not read, and may be
- * NULL, if the layer is that of another stage. LK_E_NOMEM without lk_cache_prepare. */
+ * NULL, if the layer is not held here. LK_E_NOMEM without lk_cache_prepare. */
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);
 

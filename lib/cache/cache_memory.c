@@ -23,10 +23,10 @@ bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool hel
 }
 
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
-    kv->holds_all_rows = false;
+    kv->has_all_rows = false;
     for (int i = 0; i < kv->n_level; i++)
         for (int64_t b = 0; b < kv->level[i].n_block; b++) {
-            if (lk_shard_holds_block(kv, i, b)) continue;
+            if (lk_held_has_block(kv, i, b)) continue;
             lk_pool_free(&cache->pool, kv->level[i].block[b]);
             kv->level[i].block[b] = 0;
         }
@@ -93,22 +93,22 @@ static bool reserve_kv(struct lk_cache *cache, struct lk_kv *kv, struct lk_evict
     /* While this process holds all rows, and over the whole time. */
     int64_t max_whole[LK_MAX_KV_LEVEL] = {0}, max_blocks[LK_MAX_KV_LEVEL] = {0};
     int64_t first = kv->first, max_rows = 0;
-    bool whole = kv->holds_all_rows;
+    bool whole = kv->has_all_rows;
     memcpy(count, kv->count, sizeof count);
     for (int64_t done = 0; done < n_new;) {
         int64_t n = n_new - done < portion ? n_new - done : portion, n_tok = kv->n_tok + done;
         if (max_rows < n_tok + n - first) max_rows = n_tok + n - first;
         lk_level_advance(kv->rule, count, kv->n_level, n_tok, n, kv->n_swa, &first, max_blocks);
         if (whole) memcpy(max_whole, max_blocks, sizeof max_whole);
-        whole = whole && lk_shard_collects(kv, count);
+        whole = whole && lk_held_collects(kv, count);
         done += n;
     }
-    if (kv->evict && !kv->on_other_stage && !lk_evict_reserve(evict, cache->ledger, max_rows))
+    if (kv->evict && !kv->is_elsewhere && !lk_evict_reserve(evict, cache->ledger, max_rows))
         return false;
     for (int i = 0; i < kv->n_level; i++) {
         struct lk_level *level = &kv->level[i];
-        int64_t own = lk_shard_max_blocks(kv, i, max_blocks[i]);
-        int64_t n_more = (own > max_whole[i] ? own : max_whole[i]) - lk_shard_held_blocks(kv, i);
+        int64_t own = lk_held_max_blocks(kv, i, max_blocks[i]);
+        int64_t n_more = (own > max_whole[i] ? own : max_whole[i]) - lk_held_blocks(kv, i);
         if (!lk_cache_grow_table(cache, level, max_blocks[i])) return false;
         if (n_more > 0 && !lk_pool_reserve(&cache->pool, level->block_bytes, n_more)) return false;
     }
@@ -152,7 +152,7 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
         struct lk_kv *kv = &cache->kv[layer][side];
         for (int i = 0; ok && i < kv->n_level; i++) {
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
-            int64_t n_held = kv->holds_all_rows ? n_block : lk_shard_max_blocks(kv, i, n_block);
+            int64_t n_held = kv->has_all_rows ? n_block : lk_held_max_blocks(kv, i, n_block);
             ok = lk_cache_grow_table(cache, &kv->level[i], n_block) &&
                  lk_pool_reserve(&cache->pool, kv->level[i].block_bytes, n_held);
         }
@@ -164,7 +164,7 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
             struct lk_level *level = &kv->level[i];
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]);
             while (ok && level->n_block < n_block)
-                ok = lk_cache_add_block(cache, level, lk_shard_holds_block(kv, i, level->n_block));
+                ok = lk_cache_add_block(cache, level, lk_held_has_block(kv, i, level->n_block));
             /* Kernels multiply the rows of a tile before the level's first row by zero. They must
              * not be NaN. */
             if (ok && n_block && kv->count[i].skip && level->block[0])

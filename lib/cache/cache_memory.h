@@ -38,10 +38,10 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err);
 /* Make room for n_block blocks in a level's table; false without memory. */
 bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t n_block);
 
-/* Append a block to a level, or NULL if this rank does not hold it; false without memory. */
+/* Append a block to a level, or 0 if it is not held here; false without memory. */
 bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool held);
 
-/* Free the blocks that other ranks own, of a cache that holds all of them. */
+/* Free the blocks of other shares, in a cache that holds all of them. */
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv);
 
 /* A block of a level for writing; a copy takes its place if other caches hold it. NULL without

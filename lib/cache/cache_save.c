@@ -27,87 +27,52 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
 
 /* ---- writing rows ---- */
 
-static int rank_of(const lk_ranks *ranks) { return ranks ? ranks->rank : 0; }
-
-/* The first rank of the stage that holds a layer; all ranks if there is one stage. */
-static int first_rank(const struct lk_cache *cache, const struct lk_kv *kv, const lk_ranks *ranks) {
-    int n_stage = cache->shape.n_stage > 1 ? cache->shape.n_stage : 1;
-    return ranks ? kv->stage * (ranks->n_rank / n_stage) : 0;
-}
-
-bool lk_saving_put(struct lk_saving *saving, int sender, const void *data, size_t n) {
-    const lk_ranks *ranks = saving->ranks;
-    bool writes = rank_of(ranks) == 0, sends = rank_of(ranks) == sender;
-    if (saving->n_byte) *saving->n_byte += sends ? n : 0;
-    if (saving->n_byte || (!writes && !sends)) return saving->ok;
-    for (size_t at = 0, now; at < n; at += now) {
-        bool receives = writes && sender > 0;
-        const void *piece = receives ? saving->room : (const char *)data + at;
-        now = sender > 0 && n - at > LK_SAVE_ROOM ? LK_SAVE_ROOM : n - at;
-        if (!writes) {
-            saving->ok = ranks->send(ranks->user, 0, piece, now) && saving->ok;
-            continue;
-        }
-        if (receives) /* the sender does not know whether this rank can still write */
-            saving->ok = ranks->receive(ranks->user, sender, saving->room, now) && saving->ok;
-        saving->ok = saving->ok && saving->writer->put(saving->writer->user, piece, now);
-    }
+bool lk_saving_put(struct lk_saving *saving, int holder, const void *data, size_t n) {
+    const struct lk_writer *writer = saving->writer;
+    struct lk_save_link *link = saving->link;
+    if (saving->n_byte)
+        *saving->n_byte += !link || link->own == holder ? n : 0;
+    else if (link) /* the holder does not know whether process 0 can still write */
+        saving->ok = link->put(link, saving->ok ? writer : NULL, holder, data, n) && saving->ok;
+    else
+        saving->ok = saving->ok && writer->put(writer->user, data, n);
     return saving->ok;
 }
 
-static void write_statistics(struct lk_saving *saving, const struct lk_kv *kv, int sender) {
+static void write_statistics(struct lk_saving *saving, const struct lk_kv *kv, int holder) {
     for (int i = 0; i < 2; i++) {
         const struct lk_equalizer *e = &kv->equalizer[i];
         size_t n = lk_equalizer_array_bytes(e);
-        if (e->sigma) lk_saving_put(saving, sender, e->sigma, n);
-        if (e->query_power) lk_saving_put(saving, sender, e->query_power, n);
+        if (e->sigma) lk_saving_put(saving, holder, e->sigma, n);
+        if (e->query_power) lk_saving_put(saving, holder, e->query_power, n);
     }
 }
 
 /* Positions and scores of a layer that evicts. */
-static void write_evict(struct lk_saving *saving, const struct lk_kv *k, int sender,
+static void write_evict(struct lk_saving *saving, const struct lk_kv *k, int holder,
                         const struct lk_evict *evict) {
     size_t n = (size_t)(k->n_tok - k->first) * evict->n_head;
-    lk_saving_put(saving, sender, evict->pos, n * sizeof *evict->pos);
-    if (evict->needs_scores) lk_saving_put(saving, sender, evict->score, n * sizeof *evict->score);
+    lk_saving_put(saving, holder, evict->pos, n * sizeof *evict->pos);
+    if (evict->needs_scores) lk_saving_put(saving, holder, evict->score, n * sizeof *evict->score);
 }
 
 bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        int first = first_rank(cache, kv, saving->ranks);
-        write_statistics(saving, kv, first);
+        write_statistics(saving, kv, kv->holder);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), lk_kv_block(kv, i, b),
+                lk_saving_put(saving, lk_held_holder(kv, i, b), lk_kv_block(kv, i, b),
                               kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
-            write_evict(saving, &cache->kv[k / 2][LK_K], first, &cache->evict[k / 2]);
+            write_evict(saving, &cache->kv[k / 2][LK_K], kv->holder, &cache->evict[k / 2]);
     }
     return saving->ok;
 }
 
 /* ---- writing a part ---- */
 
-enum { INDEX_CHUNK = 2048 }; /* blocks whose indices are exchanged at a time */
-
-/* Rank 0 gets the indices that the n_sender ranks from `first` on know, into index [n]. Each of
- * them knows those of its own blocks; the others are -1. */
-static void collect_indices(struct lk_saving *saving, int first, int n_sender, int32_t *index,
-                            size_t n) {
-    const lk_ranks *ranks = saving->ranks;
-    int32_t other[INDEX_CHUNK];
-    for (int sender = first; sender < first + n_sender; sender++) {
-        if (sender == 0) continue;
-        if (ranks->rank == sender)
-            saving->ok = ranks->send(ranks->user, 0, index, n * sizeof *index) && saving->ok;
-        if (ranks->rank > 0) continue;
-        bool received = ranks->receive(ranks->user, sender, other, n * sizeof *other);
-        for (size_t i = 0; received && i < n; i++)
-            if (other[i] >= 0) index[i] = other[i];
-        saving->ok = saving->ok && received;
-    }
-}
+enum { INDEX_CHUNK = 2048 }; /* blocks whose indices are merged at a time */
 
 /* A level of a part, and the same level of the later state. */
 struct level_pair {
@@ -129,25 +94,27 @@ static int32_t find_block(const struct level_pair *pair, int64_t b, int64_t *nex
     return -1;
 }
 
-/* The blocks of the level that the later state does not hold, and the indices of the others. first:
- * the first rank of the layer's stage. */
-static void write_level_part(const struct level_pair *pair, int first, struct lk_saving *saving) {
+/* The blocks of the level that the later state does not hold, and the indices of the others. Each
+ * process knows the indices of the blocks that it holds. */
+static void write_level_part(const struct level_pair *pair, struct lk_saving *saving) {
     const struct lk_kv *kv = lk_cache_kv(pair->cache, pair->kv);
-    int i = pair->level;
+    struct lk_save_link *link = saving->link;
+    int i = pair->level, n_holder = lk_kv_is_divided(kv) ? kv->share.n : 1;
     const struct lk_level *level = &kv->level[i];
-    int n_sender = kv->shard.n_rank > 1 ? kv->shard.n_rank : 1, rank = rank_of(saving->ranks);
     int64_t next = 0, n;
     for (int64_t b0 = 0; b0 < level->n_block; b0 += n) {
         int32_t index[INDEX_CHUNK];
         n = level->n_block - b0 < INDEX_CHUNK ? level->n_block - b0 : INDEX_CHUNK;
-        for (int64_t b = b0; b < b0 + n; b++)
-            index[b - b0] =
-                first + lk_shard_block_owner(kv, i, b) == rank ? find_block(pair, b, &next) : -1;
-        if (!saving->n_byte) collect_indices(saving, first, n_sender, index, (size_t)n);
+        for (int64_t b = b0; b < b0 + n; b++) {
+            bool here = !link || link->own == lk_held_holder(kv, i, b);
+            index[b - b0] = here ? find_block(pair, b, &next) : -1;
+        }
+        if (link && !saving->n_byte)
+            saving->ok = link->merge(link, kv->holder, n_holder, index, (size_t)n) && saving->ok;
         for (int64_t b = b0; b < b0 + n; b++) {
             lk_saving_put(saving, 0, &index[b - b0], sizeof *index);
             if (index[b - b0] < 0)
-                lk_saving_put(saving, first + lk_shard_block_owner(kv, i, b), lk_kv_block(kv, i, b),
+                lk_saving_put(saving, lk_held_holder(kv, i, b), lk_kv_block(kv, i, b),
                               level->block_bytes);
         }
     }
@@ -157,12 +124,11 @@ bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *la
                          struct lk_saving *saving) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        int first = first_rank(cache, kv, saving->ranks);
-        write_statistics(saving, kv, first);
+        write_statistics(saving, kv, kv->holder);
         for (int i = 0; i < kv->n_level; i++)
-            write_level_part(&(struct level_pair){cache, later, k, i}, first, saving);
+            write_level_part(&(struct level_pair){cache, later, k, i}, saving);
         if (kv->side == LK_V && kv->evict)
-            write_evict(saving, &cache->kv[k / 2][LK_K], first, &cache->evict[k / 2]);
+            write_evict(saving, &cache->kv[k / 2][LK_K], kv->holder, &cache->evict[k / 2]);
     }
     return saving->ok;
 }
@@ -180,7 +146,7 @@ static const char *restore_kv_counts(struct lk_kv *kv, const char *counts) {
     for (int i = 0; i < 2; i++) kv->equalizer[i].calibrated = saved.calibrated >> i & 1;
     for (int i = 0; i < kv->n_level; i++)
         kv->count[i] = (struct lk_level_count){level[i].rows, level[i].skip};
-    kv->holds_all_rows = lk_shard_collects(kv, kv->count);
+    kv->has_all_rows = lk_held_collects(kv, kv->count);
     return counts + sizeof saved + (size_t)kv->n_level * sizeof *level;
 }
 
@@ -191,7 +157,7 @@ lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk
         const struct lk_kv *k = &cache->kv[layer][LK_K];
         for (int side = 0; side < 2; side++) at = restore_kv_counts(&cache->kv[layer][side], at);
         lk_status status = lk_cache_alloc_blocks(cache, layer, err);
-        if (!status && k->evict && !k->on_other_stage &&
+        if (!status && k->evict && !k->is_elsewhere &&
             !lk_evict_reserve(&cache->evict[layer], cache->ledger, k->n_tok - k->first))
             status = lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         if (status) {
@@ -204,10 +170,10 @@ lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk
 
 /* ---- restoring rows ---- */
 
-struct lk_restoring lk_restoring_start(const void *data, uint64_t n, const lk_ranks *ranks,
+struct lk_restoring lk_restoring_start(const void *data, uint64_t n, struct lk_save_link *link,
                                        void *room) {
-    struct lk_restoring from = {.data = data, .n_left = n, .ranks = ranks, .room = room};
-    if (!ranks) {
+    struct lk_restoring from = {.data = data, .n_left = n, .link = link, .room = room};
+    if (!link) {
         from.piece = data;
         from.n_piece = n;
         from.n_left = 0;
@@ -218,9 +184,10 @@ struct lk_restoring lk_restoring_start(const void *data, uint64_t n, const lk_ra
 /* Broadcast the next piece. */
 static void next_piece(struct lk_restoring *from) {
     uint64_t n = from->n_left < LK_RESTORE_ROOM ? from->n_left : LK_RESTORE_ROOM;
-    bool sends = rank_of(from->ranks) == 0;
+    struct lk_save_link *link = from->link;
+    bool sends = link && link->own == 0;
     void *data = sends ? (void *)from->data : from->room; /* a broadcast reads it */
-    from->lost = n == 0 || !from->ranks || !from->ranks->broadcast(from->ranks->user, 0, data, n);
+    from->lost = n == 0 || !link || !link->broadcast(link, 0, data, n);
     from->piece = data;
     from->n_piece = n;
     from->n_left -= n;
@@ -269,7 +236,7 @@ bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
                 lk_restoring_get(from, lk_kv_block(kv, i, b), kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
-            restore_evict(&cache->evict[k / 2], !kv->on_other_stage, kv->n_tok - kv->first, from);
+            restore_evict(&cache->evict[k / 2], !kv->is_elsewhere, kv->n_tok - kv->first, from);
     }
     lk_cache_trim(cache);
     return !from->lost;
@@ -295,33 +262,31 @@ struct level_part {
     int64_t next; /* the later blocks before it are in use again, or freed */
 };
 
-/* Is block b, which is block `same` of the later state, needed on ranks that do not hold it there?
- * All rows are on all ranks until there are channel statistics, and rows that a shift kept change
- * their index, by which they are divided. */
+/* Is block b, which is block `same` of the later state, needed in processes that do not hold it
+ * there? All of them hold all rows until there are channel statistics. */
 static bool is_needed_elsewhere(const struct level_part *part, int64_t b, int64_t same) {
     const struct lk_kv *kv = part->kv, *later = part->later;
-    if (kv->shard.n_rank <= 1 || lk_shard_all_hold(later)) return false;
-    return lk_shard_all_hold(kv) || lk_shard_block_owner(kv, part->level, b) !=
-                                        lk_shard_block_owner(later, part->level, same);
+    if (!lk_kv_is_divided(kv) || lk_held_by_all(later)) return false;
+    return lk_held_by_all(kv) ||
+           lk_held_holder(kv, part->level, b) != lk_held_holder(later, part->level, same);
 }
 
-/* Block b of the part: block `same` of the later state. 0 if this rank is not to hold it, or *ok
+/* Block b of the part: block `same` of the later state. 0 if it is not to be held here, or *ok
  * becomes false because it has no memory. */
 static lk_block take_later_block(struct level_part *part, int64_t b, int64_t same,
                                  struct lk_restoring *from, bool *ok) {
     struct lk_pool *pool = &part->cache->pool;
     const struct lk_level *later = &part->later->level[part->level];
-    bool held = lk_shard_holds_block(part->kv, part->level, b);
+    bool held = lk_held_has_block(part->kv, part->level, b);
     for (; part->next < same; part->next++) lk_pool_free(pool, later->block[part->next]);
     lk_block block = later->block[part->next++];
     if (is_needed_elsewhere(part, b, same)) {
-        const lk_ranks *ranks = from->ranks;
-        int owner = first_rank(part->cache, part->kv, ranks) +
-                    lk_shard_block_owner(part->later, part->level, same);
+        int holder = lk_held_holder(part->later, part->level, same);
         if (held && !block) block = lk_pool_alloc(pool, later->block_bytes);
         if (held && !block) *ok = false;
         void *data = block ? lk_block_host(&pool->arena, block) : from->spare;
-        from->lost = !ranks->broadcast(ranks->user, owner, data, later->block_bytes) || from->lost;
+        from->lost =
+            !from->link->broadcast(from->link, holder, data, later->block_bytes) || from->lost;
     }
     if (held || !block) return block;
     lk_pool_free(pool, block);
@@ -329,7 +294,7 @@ static lk_block take_later_block(struct level_part *part, int64_t b, int64_t sam
 }
 
 /* Replace the blocks of level i of K or V, which are those of the later state, by those of a part.
- * Without memory, the rest of the part is still read, as the other ranks do. */
+ * Without memory, the rest of the part is still read, as the other processes do. */
 static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
                                const struct lk_kv *later, struct lk_restoring *from) {
     struct level_part part = {cache, kv, later, i, 0};
@@ -346,7 +311,7 @@ static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
         if (same >= 0) {
             block = take_later_block(&part, b, same, from, &ok);
         } else {
-            bool held = lk_shard_holds_block(kv, i, b);
+            bool held = lk_held_has_block(kv, i, b);
             if (held && ok) block = lk_pool_alloc(&cache->pool, level->block_bytes);
             ok = ok && (block || !held);
             lk_restoring_get(from, lk_block_host(&cache->pool.arena, block), level->block_bytes);
@@ -372,9 +337,9 @@ bool lk_cache_restore_part(struct lk_cache *cache, const void *counts, struct lk
         for (int i = 0; i < kv->n_level; i++)
             ok = restore_level_part(cache, kv, i, &later, from) && ok;
         if (kv->side != LK_V || !kv->evict) continue;
-        bool held = !kv->on_other_stage &&
+        bool held = !kv->is_elsewhere &&
                     lk_evict_reserve(&cache->evict[k / 2], cache->ledger, kv->n_tok - kv->first);
-        ok = ok && (held || kv->on_other_stage);
+        ok = ok && (held || kv->is_elsewhere);
         restore_evict(&cache->evict[k / 2], held, kv->n_tok - kv->first, from);
     }
     if (ok)

@@ -19,7 +19,6 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
-#include "lowkey_cluster.h"
 
 struct lk_saved_kv {
     int64_t first, n_tok; /* as in struct lk_kv */
@@ -38,53 +37,64 @@ struct lk_saved_level {
     uint32_t rule_hash; /* of limit, policy, shift and the codecs of heads; 0: none of them */
 };
 
-/* Writing what several ranks hold: rank 0 writes, and receives the parts of the others. */
-enum { LK_SAVE_ROOM = 1 << 18 };
-struct lk_saving {
-    const struct lk_writer *writer; /* of rank 0 */
-    const lk_ranks *ranks;          /* NULL: this process alone */
-    void *room;                     /* LK_SAVE_ROOM bytes on rank 0 of several ranks */
-    bool ok;                        /* nothing has failed so far on this rank */
-    uint64_t *n_byte; /* not NULL: write and send nothing, but add the number of bytes that this
-                       * rank has */
+/* How several processes that hold parts of a cache save it to one file, and load it from there.
+ * Process 0 has the file. All call the same functions in the same order. False if one is lost. */
+struct lk_save_link {
+    int own; /* number of this process (cache/held.h) */
+    /* The n bytes `data` of process `holder` go to the writer of process 0. */
+    bool (*put)(struct lk_save_link *, const struct lk_writer *, int holder, const void *data,
+                size_t n);
+    /* index [n] of process 0 becomes what the processes [first, first + n_holder) know of it. An
+     * entry that a process does not know is -1. */
+    bool (*merge)(struct lk_save_link *, int first, int n_holder, int32_t *index, size_t n);
+    /* The n bytes `data` of process `from` to all. */
+    bool (*broadcast)(struct lk_save_link *, int from, void *data, size_t n);
 };
 
-/* All ranks: the n bytes `data` that rank `sender` has go to the writer. Returns saving->ok. */
-bool lk_saving_put(struct lk_saving *saving, int sender, const void *data, size_t n);
+/* Writing what one process, or several, hold. */
+struct lk_saving {
+    const struct lk_writer *writer; /* of process 0 */
+    struct lk_save_link *link;      /* NULL: this process holds all */
+    bool ok;                        /* nothing has failed so far here */
+    uint64_t *n_byte; /* not NULL: write and send nothing, but add the number of bytes held here */
+};
 
-/* Write the counts, write the rows. False if the writer fails. All ranks call lk_cache_write_rows,
- * if there are several. */
+/* The n bytes `data` that process `holder` has go to the writer. Returns saving->ok. */
+bool lk_saving_put(struct lk_saving *saving, int holder, const void *data, size_t n);
+
+/* Write the counts, write the rows. False if the writer fails. If several processes hold the rows,
+ * all of them call lk_cache_write_rows and lk_cache_write_part. */
 bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer *writer);
 bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving);
 
-/* Write the rows of an earlier state of the cache `later` as a part of it. All ranks call this. */
+/* Write the rows of an earlier state of the cache `later` as a part of it. */
 bool lk_cache_write_part(const struct lk_cache *cache, const struct lk_cache *later,
                          struct lk_saving *saving);
 
-/* Bytes of a file on their way to all ranks: rank 0 has them and broadcasts them piece by piece.
- * All ranks read the same number of bytes, in the same order. */
+/* Bytes of a file on their way to all processes: process 0 has them and broadcasts them piece by
+ * piece. All read the same number of bytes, in the same order. */
 enum { LK_RESTORE_ROOM = 1 << 20 };
 struct lk_restoring {
-    const char *data; /* [n_left] on rank 0: what was not broadcast yet */
+    const char *data; /* [n_left] of process 0: what was not broadcast yet */
     uint64_t n_left;
     const char *piece; /* [n_piece] is read next */
     uint64_t n_piece;
-    const lk_ranks *ranks; /* NULL: this process alone */
-    void *room;            /* LK_RESTORE_ROOM bytes on ranks other than 0 */
-    void *spare;           /* for lk_cache_restore_part on several ranks: room for a block */
-    bool lost;             /* a rank is lost, or the bytes are at their end */
+    struct lk_save_link *link; /* NULL: this process alone */
+    void *room;                /* LK_RESTORE_ROOM bytes in processes other than 0 */
+    void *spare;               /* for lk_cache_restore_part with a link: room for a block */
+    bool lost;                 /* a process is lost, or the bytes are at their end */
 };
 
-/* Start to read data [n], which is on rank 0. room: as in struct lk_restoring. */
-struct lk_restoring lk_restoring_start(const void *data, uint64_t n, const lk_ranks *ranks,
+/* Start to read data [n], which process 0 has. room: as in struct lk_restoring. */
+struct lk_restoring lk_restoring_start(const void *data, uint64_t n, struct lk_save_link *link,
                                        void *room);
 
 /* The next n bytes, to `to`; leave them out if it is NULL. */
 void lk_restoring_get(struct lk_restoring *from, void *to, uint64_t n);
 
 /* Load counts and rows that have passed lk_cache_check: first the counts, which allocates what the
- * rows need; after LK_E_NOMEM the cache is empty. If ranks divide the rows, all of them restore the
- * same counts and read the same rows, and each keeps its own. False if a rank is lost. */
+ * rows need; after LK_E_NOMEM the cache is empty. If several processes hold the rows, all of them
+ * restore the same counts and read the same rows, and each keeps its own. False if one is lost. */
 lk_status lk_cache_restore_counts(struct lk_cache *cache, const void *counts, lk_err *err);
 bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from);
 

@@ -14,10 +14,10 @@
 #include "base/err.h"
 #include "base/ledger.h"
 #include "cache/evict.h"
+#include "cache/held.h"
 #include "cache/level.h"
 #include "cache/pool.h"
 #include "cache/rope.h"
-#include "cache/shard.h"
 #include "codec/ops.h"
 #include "kernels/kernels.h"
 #include "sidecar/basis.h"
@@ -38,12 +38,9 @@ struct lk_cache_shape {
     struct lk_latent_store *latents;
     /* [2]: of layers with full attention, of sliding-window layers; NULL: K is not rotated */
     const struct lk_rope *rope;
-    const uint8_t *no_rope; /* [n_layer] layers whose K is not rotated, or NULL */
-    int64_t n_ctx;          /* longest context that the model was trained for */
-    struct lk_shard shard;  /* how ranks divide the rows of layers without a window or a policy */
-    int stage, n_stage; /* this process holds the layers of one stage; n_stage <= 1: all layers */
-    const int32_t *stage_first; /* [n_stage + 1] layers [stage_first[i], stage_first[i + 1]) are
-                                 * those of stage i */
+    const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
+    int64_t n_ctx;                    /* longest context that the model was trained for */
+    struct lk_place place;            /* what is held here */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
@@ -80,7 +77,7 @@ struct lk_part_layout {
 };
 
 struct lk_level {
-    lk_block *block; /* [n_block] in order of position, room for cap; 0: of another rank */
+    lk_block *block; /* [n_block] in order of position, room for cap; 0: not held here */
     int64_t n_block, cap;
     size_t head_bytes;            /* bytes of a part; of the widest, if parts differ */
     size_t block_bytes;           /* bytes of a block */
@@ -125,13 +122,16 @@ struct lk_kv {
     int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
-    struct lk_shard shard;            /* which rows this process attends to (cache/shard.h) */
-    bool holds_all_rows; /* until channel statistics exist, every rank of a stage keeps all rows */
-    int stage;           /* the stage that the layer belongs to */
-    bool on_other_stage; /* rows are counted, not stored */
-    float *rows;         /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
-    float *out;          /* scratch of the same size: rows as another level stores them */
+    struct lk_share share;            /* the rows to attend to here (cache/held.h) */
+    bool has_all_rows;                /* until channel statistics exist, all rows are held here */
+    bool is_elsewhere;                /* rows are counted, not stored */
+    int holder;                       /* number of the process that has share 0 */
+    float *rows; /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
+    float *out;  /* scratch of the same size: rows as another level stores them */
 };
+
+/* Does a call attend to a share of the rows only? */
+static inline bool lk_kv_is_divided(const struct lk_kv *kv) { return kv->share.n > 1; }
 
 /* Channels of a row: all KV heads. */
 static inline size_t lk_kv_width(const struct lk_kv *kv) { return (size_t)kv->n_head * kv->d_head; }
@@ -162,13 +162,13 @@ static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int p
                             .sigma = lk_kv_sigma(kv, level, part)};
 }
 
-/* Block b of a level: its address for the CPU; NULL if another rank holds it. */
+/* Block b of a level: its address for the CPU; NULL if it is not held here. */
 static inline char *lk_kv_block(const struct lk_kv *kv, int level, int64_t b) {
     return lk_block_host(kv->arena, kv->level[level].block[b]);
 }
 
-/* The block that holds row `at` of a level, counted from the level's oldest row; NULL if another
- * rank holds it. *row: its index in the block. *n: number of the level's rows in this block from
+/* The block that holds row `at` of a level, counted from the level's oldest row; NULL if it
+ * is not held here. *row: its index in the block. *n: number of the level's rows in this block from
  * there on. */
 char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n);
 

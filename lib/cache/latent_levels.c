@@ -324,7 +324,7 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
     for (int k = 0; !status && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int n_comp[LK_MAX_KV_LEVEL];
-        if (kv->on_other_stage) continue;
+        if (kv->is_elsewhere) continue;
         for (int i = 0; i < kv->n_level; i++) n_comp[i] = components_read(kv, kv->level[i].basis);
         for (int i = 0; !status && i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
@@ -390,7 +390,7 @@ void lk_latent_levels_estimate(const struct lk_cache *cache, uint64_t *own, uint
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         for (int i = 0; i < kv->n_level; i++) {
             const struct lk_level *level = &kv->level[i];
-            if (!level->basis || kv->on_other_stage) continue;
+            if (!level->basis || kv->is_elsewhere) continue;
             if (!has_same_basis(kv, i))
                 *shared += lk_basis_copy_bytes(level->basis, components_read(kv, level->basis));
             struct k_up_use use = use_of(cache, &kv->rule[i]);

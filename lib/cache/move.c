@@ -15,16 +15,16 @@ void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
     int to = from - 1;
     if (!kv->rule[to].codec.sigma || lk_kv_equalizer(kv, to)->calibrated) return;
     struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
-    for (int part = 0; !kv->on_other_stage && part < kv->level[to].n_part; part++)
+    for (int part = 0; !kv->is_elsewhere && part < kv->level[to].n_part; part++)
         lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->out,
                                lk_kv_width(kv));
     kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
-    if (kv->holds_all_rows && !lk_shard_collects(kv, kv->count)) lk_cache_divide(cache, kv);
+    if (kv->has_all_rows && !lk_held_collects(kv, kv->count)) lk_cache_divide(cache, kv);
 }
 
 int lk_move_rows(const struct lk_kv *kv, int from, int n) {
-    int64_t index = lk_shard_level_first(kv, from);
-    int64_t same = lk_shard_end(kv, index) - index;
+    int64_t index = lk_kv_level_first(kv, from);
+    int64_t same = lk_held_end(kv, index) - index;
     return same < n ? (int)same : n;
 }
 
@@ -45,7 +45,7 @@ bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float
     int block_rows = kv->rule[i].block_rows;
     while (n > 0) {
         int64_t index = count->skip + count->rows;
-        bool held = lk_shard_holds(kv, i, count->rows);
+        bool held = lk_held_has_row(kv, i, count->rows);
         if (index / block_rows >= level->n_block && !lk_cache_add_block(cache, level, held))
             return false;
         int row = (int)(index % block_rows);
@@ -185,12 +185,12 @@ static bool move_batch(struct lk_cache *cache, int layer, int from, int64_t n) {
     for (int side = 0; !holds_none && side < 2; side++) {
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_move_calibrate(cache, kv, from);
-        const float *x = k->on_other_stage ? NULL : lk_move_read(cache, kv, from, n, b.to);
+        const float *x = k->is_elsewhere ? NULL : lk_move_read(cache, kv, from, n, b.to);
         if (!lk_move_append(cache, kv, b.to, x, n_fit)) return false;
         lk_move_drop(cache, kv, from, n_fit);
         b.x[side] = x ? x + n_fit * lk_kv_width(kv) : NULL;
     }
-    if (b.n_left && !k->on_other_stage && !replace_rows(&b)) return false;
+    if (b.n_left && !k->is_elsewhere && !replace_rows(&b)) return false;
     for (int side = 0; side < 2; side++) {
         lk_move_drop(cache, &cache->kv[layer][side], from, b.n_left);
         cache->kv[layer][side].first += b.n_left;

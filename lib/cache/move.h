@@ -9,11 +9,11 @@
 struct lk_cache;
 
 /* Compute channel statistics from the rows of level `from` if the next older level needs them and
- * they are not there yet. Rows of other ranks are dropped when no statistics are missing. */
+ * they are not there yet. Rows of other shares are dropped when no statistics are missing. */
 void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from);
 
-/* How many of the oldest n rows of a level can move together: those with one owner
- * (cache/shard.h). */
+/* How many of the oldest n rows of a level can move together: those of one share
+ * (cache/held.h). */
 int lk_move_rows(const struct lk_kv *kv, int from, int n);
 
 /* Offset of a part in a row of scratch, in floats. Parts never have more channels than their
@@ -26,7 +26,7 @@ const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, 
                           int to);
 
 /* Encode x, laid out as above, after the level's newest row; false without memory. Rows of blocks
- * that another rank holds are counted only, and x is not read. */
+ * that are not held here are counted only, and x is not read. */
 bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int level, const float *x, int64_t n);
 
 /* Drop a level's oldest n rows, and blocks that become empty. */

@@ -19,9 +19,9 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
         struct lk_kv *kv = &cache->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
-        kv->holds_all_rows = lk_shard_collects(kv, kv->count);
-        if (kv->on_other_stage) count_statistics(kv);
-        if (!kv->evict || side != LK_K || kv->on_other_stage) continue;
+        kv->has_all_rows = lk_held_collects(kv, kv->count);
+        if (kv->is_elsewhere) count_statistics(kv);
+        if (!kv->evict || side != LK_K || kv->is_elsewhere) continue;
         if (!lk_evict_reserve(&cache->evict[layer], cache->ledger, n_tok - kv->first))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
         /* Provisional positions, until lk_evict_select. */
@@ -69,7 +69,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
         int row;
         int64_t n;
         char *block = lk_kv_locate(kv, i, at, &row, &n);
-        if (!block) { /* of another rank */
+        if (!block) { /* not held here */
             at += n;
             continue;
         }
@@ -121,8 +121,7 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
         struct lk_kv *kv = &part->kv[layer][side];
         lk_level_advance(kv->rule, kv->count, kv->n_level, 0, n_tok, kv->n_swa, &kv->first, NULL);
         kv->n_tok = n_tok;
-        kv->holds_all_rows =
-            whole->kv[layer][side].holds_all_rows; /* it gets the same statistics */
+        kv->has_all_rows = whole->kv[layer][side].has_all_rows; /* it gets the same statistics */
         for (int i = 0; i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             int64_t n_block = lk_level_blocks(&kv->rule[i], &kv->count[i]),
@@ -130,7 +129,7 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
             if (!lk_cache_grow_table(part, level, n_block)) return false;
             while (level->n_block < n_equal) level->block[level->n_block++] = 0;
             while (level->n_block < n_block)
-                if (!lk_cache_add_block(part, level, lk_shard_holds_block(kv, i, level->n_block)))
+                if (!lk_cache_add_block(part, level, lk_held_has_block(kv, i, level->n_block)))
                     return false;
             /* As in lk_cache_alloc_blocks. */
             if (kv->count[i].skip && level->block[0])

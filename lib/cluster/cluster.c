@@ -23,8 +23,7 @@ bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *al
            lk_cluster_count(c, start, others, others, c->ranks.gather(c->ranks.user, own, n, all));
 }
 
-/* n bytes of rank `from` to all. */
-static bool broadcast_from(struct lk_cluster *c, int from, void *data, size_t n) {
+bool lk_cluster_broadcast_from(struct lk_cluster *c, int from, void *data, size_t n) {
     double start = lk_now();
     bool sends = from == c->ranks.rank;
     size_t others = n * (size_t)(c->ranks.n_rank - 1);
@@ -33,7 +32,7 @@ static bool broadcast_from(struct lk_cluster *c, int from, void *data, size_t n)
 }
 
 bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n) {
-    return broadcast_from(c, 0, data, n);
+    return lk_cluster_broadcast_from(c, 0, data, n);
 }
 
 void lk_cluster_abort(struct lk_cluster *c, const char *why) {
@@ -53,7 +52,7 @@ lk_status lk_cluster_agree(struct lk_peers *peers, lk_status status, lk_err *err
     while (first < c->ranks.n_rank && !all[first]) first++;
     if (first == c->ranks.n_rank) return LK_OK;
     if (first == c->ranks.rank && err) why = *err;
-    if (!broadcast_from(c, first, &why, sizeof why)) return lk_fail_lost(err);
+    if (!lk_cluster_broadcast_from(c, first, &why, sizeof why)) return lk_fail_lost(err);
     if (first == c->ranks.rank) return status;
     return lk_fail(err, (lk_status)all[first], "rank %d: %.450s", first, why.msg);
 }

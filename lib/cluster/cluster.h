@@ -8,10 +8,10 @@
  * with the same arguments. Operations within an operation send nothing, because all ranks come to
  * them by themselves. A new operation needs a kind, and its row in the table of messages.c.
  *
- * Rows are divided in stripes of positions (cache/shard.h). Counts of levels are the same on all
- * ranks, so each knows what the others hold. A node of the graph gathers the partial softmaxes of
- * all ranks, and combining treats ranks as it treats ranges. Layers are divided in stages
- * (model/stages.h), which compute one after the other.
+ * Rows are divided into shares, which are stripes of positions (cache/held.h). Counts of levels are
+ * the same on all ranks, so each knows what the others hold. A node of the graph gathers the
+ * partial softmaxes of all shares (peer_exchange.h), and combining treats shares as it treats
+ * ranges. Layers are divided into stages (stages.h), which compute one after the other.
  *
  * Ranks may fail, by lack of memory, where others do not. So they agree on the result of every step
  * that can fail, before the next exchange (lk_agree). Whatever else decides what an operation does
@@ -25,6 +25,7 @@
 
 #include "base/err.h"
 #include "base/ledger.h"
+#include "cluster/stages.h"
 #include "engine/operation.h"
 #include "lowkey_cluster.h"
 #include "lowkey_serve.h"
@@ -58,6 +59,7 @@ struct lk_handles {
 
 struct lk_cluster {
     struct lk_peers peers; /* first: what the engine sees */
+    struct lk_save_link link;
     struct lk_ledger ledger;
     lk_ranks ranks;
     /* One thread at a time is in an operation. Threads take turns in the order in which they come,
@@ -73,6 +75,18 @@ struct lk_cluster {
     struct lk_batch *batch; /* of a rank that follows: for all batches of a model */
 };
 
+/* What the ranks have of a model: one allocation, with the arrays after the struct. */
+struct lk_parts {
+    struct lk_stages stages;
+    lk_rank_weights *weights; /* [n_rank] */
+    int32_t *holder;          /* [n_layer] the first rank of each layer's stage */
+    int32_t *cached;          /* [n_cached] the same of layers with K and V of their own */
+};
+
+static inline int lk_cluster_n_stage(const struct lk_model *model) {
+    return model->parts ? model->parts->stages.n : 1;
+}
+
 /* The cluster of a model's peers; NULL for NULL. */
 static inline struct lk_cluster *lk_cluster_of(struct lk_peers *peers) {
     return (struct lk_cluster *)peers;
@@ -81,6 +95,7 @@ static inline struct lk_cluster *lk_cluster_of(struct lk_peers *peers) {
 /* Exchanges. False if a rank is lost. */
 bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all);
 bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n); /* from rank 0 */
+bool lk_cluster_broadcast_from(struct lk_cluster *c, int from, void *data, size_t n);
 
 /* Count an exchange that started at `start`, in which this rank sent and received so many bytes.
  * Returns ok; if it is false, a rank is lost. */

@@ -1,6 +1,6 @@
 /* Joining a cluster, taking turns, and running operations on all ranks. */
 #include "cluster/messages.h"
-#include "cluster/pass_exchange.h"
+#include "cluster/peer_exchange.h"
 #include "engine/session_state.h"
 
 #include <stdlib.h>
@@ -15,10 +15,6 @@ static uint64_t sum(struct lk_peers *peers, uint64_t n, bool *ok) {
     *ok = lk_cluster_gather(c, &n, sizeof n, all) && *ok;
     for (int i = 0; *ok && i < c->ranks.n_rank; i++) total += all[i];
     return total;
-}
-
-static bool broadcast(struct lk_peers *peers, void *data, size_t n) {
-    return lk_cluster_broadcast(lk_cluster_of(peers), data, n);
 }
 
 static void abort_all(struct lk_peers *peers, const char *why) {
@@ -147,15 +143,13 @@ lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
     struct lk_cluster *c = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *c);
     if (!c) return lk_fail(err, LK_E_NOMEM, "out of memory for a cluster");
     c->ranks = *ranks;
-    c->peers = (struct lk_peers){.exchange = &c->ranks,
-                                 .run = run_op,
+    c->peers = (struct lk_peers){.run = run_op,
                                  .is_in_op = is_in_op,
                                  .agree = lk_cluster_agree,
                                  .report = report,
-                                 .broadcast = broadcast,
                                  .sum = sum,
                                  .abort = abort_all};
-    lk_cluster_set_exchanges(&c->peers);
+    lk_cluster_set_exchanges(c);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     lk_status status = check_version(c, err);

@@ -3,7 +3,7 @@
 #include "cluster/messages.h"
 
 #include "base/buf.h"
-#include "cache/shard.h"
+#include "cache/held.h"
 #include "engine/batch.h"
 #include "engine/prefill.h"
 #include "engine/repeat_rows.h"
@@ -170,10 +170,10 @@ static bool open_session(struct received *r) {
                                   .progress = op.reports ? follow_callback : NULL,
                                   .user = r->cluster};
     if (status) { /* rank 0 waits for the result of lk_session_new */
-        lk_agree(&r->cluster->peers, status, &err);
+        lk_cluster_agree(&r->cluster->peers, status, &err);
         return true;
     }
-    status = lk_session_new_on_ranks(&r->session, r->model, recipe, &opts, op.whole, NULL);
+    status = lk_session_new_held(&r->session, r->model, recipe, &opts, op.whole, NULL);
     if (status) lk_recipe_free(recipe);
     return true;
 }

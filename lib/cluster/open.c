@@ -15,6 +15,59 @@ lk_status lk_cluster_set_stages(lk_cluster *c, int32_t n_stage, lk_err *err) {
     return LK_OK;
 }
 
+static lk_rank_weights own_weights(const struct lk_model *model) {
+    const struct lk_net *net = model->net;
+    lk_rank_weights own;
+    memset(&own, 0, sizeof own); /* with the padding */
+    own.stage = model->parts ? model->parts->stages.own : 0;
+    own.n_stage = lk_cluster_n_stage(model);
+    own.first_layer = net->first_layer;
+    own.n_layer = net->end_layer - net->first_layer;
+    own.weight_bytes = net->matrix_bytes;
+    own.table_bytes = net->table_bytes;
+    return own;
+}
+
+/* Note what each of n_rank ranks has, and where the caches of this model's sessions are. */
+static lk_status add_parts(struct lk_model *model, const struct lk_stages *stages, int32_t n_rank,
+                           lk_err *err) {
+    const struct lk_hparams *hp = &model->net->hp;
+    size_t n_layer = (size_t)hp->n_layer, n_cached = (size_t)lk_hparams_cached(hp),
+           n_weights = (size_t)n_rank * sizeof(lk_rank_weights);
+    int32_t n_shard = n_rank / stages->n;
+    model->parts_bytes = sizeof *model->parts + n_weights + (n_layer + n_cached) * sizeof(int32_t);
+    model->parts = lk_alloc(&model->ledger, LK_FOR_OTHER, model->parts_bytes);
+    if (!model->parts) return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
+    struct lk_parts *parts = model->parts;
+    parts->stages = *stages;
+    parts->weights = (lk_rank_weights *)(parts + 1);
+    parts->holder = (int32_t *)(parts->weights + n_rank);
+    parts->cached = parts->holder + n_layer;
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        parts->holder[layer] = lk_stages_of(stages, layer) * n_shard;
+        if (!hp->is_recurrent[layer]) parts->cached[hp->index[layer]] = parts->holder[layer];
+    }
+    if (stages->n <= 1) return LK_OK;
+    model->holder = parts->holder;
+    model->place = (struct lk_place){.holder = parts->cached, .own = stages->own * n_shard};
+    return LK_OK;
+}
+
+/* Open the layers of a stage, for n_rank ranks. */
+static lk_status open_part(lk_model **out, const char *path, const lk_model_opts *opts,
+                           int32_t stage, int32_t n_stage, int32_t n_rank, lk_err *err) {
+    struct lk_stages stages = {.own = stage, .n = n_stage};
+    const struct lk_layer_choice choice = {lk_stages_choose, &stages};
+    lk_model *model = NULL;
+    lk_status status = lk_model_open_layers(&model, path, opts, n_stage > 1 ? &choice : NULL, err);
+    if (!status) status = add_parts(model, &stages, n_rank, err);
+    if (!status)
+        *out = model;
+    else
+        lk_model_free(model);
+    return status;
+}
+
 lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_opts *opts,
                               int32_t stage, int32_t n_stage, lk_err *err) {
     if (!opts || !opts->header_only)
@@ -23,7 +76,7 @@ lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_o
     if (n_stage < 1 || stage < 0 || stage >= n_stage)
         return lk_fail(err, LK_E_ARG, "stage %d of %d does not exist; stages count from 0", stage,
                        n_stage);
-    return lk_model_open_part(out, path, opts, stage, n_stage, err);
+    return open_part(out, path, opts, stage, n_stage, n_stage, err);
 }
 
 /* What must be the same on all ranks, besides the version. */
@@ -50,33 +103,17 @@ static lk_status check_same_model(const struct lk_model *model, struct lk_cluste
                    "all machines");
 }
 
-static lk_rank_weights own_weights(const struct lk_model *model) {
-    const struct lk_net *net = model->net;
-    const struct lk_stages *s = &net->stages;
-    lk_rank_weights own;
-    memset(&own, 0, sizeof own); /* with the padding */
-    own.stage = s->own;
-    own.n_stage = s->n;
-    own.first_layer = s->first[s->own];
-    own.n_layer = s->first[s->own + 1] - s->first[s->own];
-    own.weight_bytes = net->matrix_bytes;
-    own.table_bytes = net->table_bytes;
-    return own;
-}
-
 bool lk_model_get_rank(const lk_model *model, int32_t rank, lk_rank_weights *out) {
-    int32_t n_rank = model->peers ? model->peers->exchange->n_rank : 1;
+    int32_t n_rank = model->peers ? lk_cluster_of(model->peers)->ranks.n_rank : 1;
     if (rank < 0 || rank >= n_rank) return false;
-    *out = model->rank ? model->rank[rank] : own_weights(model);
+    *out = model->peers ? model->parts->weights[rank] : own_weights(model);
     return true;
 }
 
-/* Give the model a number, and the weights of all ranks. */
+/* Give the model a number. */
 static lk_status enter_model(struct lk_model *model, struct lk_cluster *cluster, lk_err *err) {
     model->number = lk_handles_add(cluster, &cluster->models, model);
-    model->rank_bytes = (size_t)cluster->ranks.n_rank * sizeof *model->rank;
-    model->rank = lk_alloc(&model->ledger, LK_FOR_OTHER, model->rank_bytes);
-    if (model->number >= 0 && model->rank) return LK_OK;
+    if (model->number >= 0) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
 }
 
@@ -85,23 +122,22 @@ static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_o
                               struct lk_cluster *cluster, lk_err *err) {
     lk_err why = {0};
     lk_model *model = NULL;
-    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
-            stage = cluster->ranks.rank / lk_cluster_shards(cluster, n_stage);
-    lk_status status = lk_model_open_part(&model, path, opts, stage, n_stage, &why);
-    status = lk_agree(&cluster->peers, status, &why);
+    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1, n_rank = cluster->ranks.n_rank,
+            n_shard = n_rank / n_stage, stage = cluster->ranks.rank / n_shard;
+    lk_status status = open_part(&model, path, opts, stage, n_stage, n_rank, &why);
+    status = lk_cluster_agree(&cluster->peers, status, &why);
     if (!status) {
         status = check_same_model(model, cluster, &why);
         if (!status) status = enter_model(model, cluster, &why);
-        status = lk_agree(&cluster->peers, status, &why);
+        status = lk_cluster_agree(&cluster->peers, status, &why);
     }
     if (model) {
-        int n_shard = lk_cluster_shards(cluster, n_stage);
         model->peers = &cluster->peers;
-        model->shard = (struct lk_shard){cluster->ranks.rank % n_shard, n_shard};
+        model->place.share = (struct lk_share){cluster->ranks.rank % n_shard, n_shard};
     }
     lk_rank_weights own = {0};
     if (!status) own = own_weights(model);
-    if (!status && !lk_cluster_gather(cluster, &own, sizeof own, model->rank))
+    if (!status && !lk_cluster_gather(cluster, &own, sizeof own, model->parts->weights))
         status = lk_fail_lost(&why);
     if (!status) {
         *out = model;
@@ -127,5 +163,5 @@ lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model
     if (open.opts->header_only)
         return lk_fail(err, LK_E_ARG,
                        "a cluster needs the model's weights; open it without header_only");
-    return lk_op_run(&cluster->peers, &open.op, err);
+    return cluster->peers.run(&cluster->peers, &open.op, err);
 }

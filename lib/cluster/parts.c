@@ -9,7 +9,7 @@
 /* Can n_rank ranks divide a session of the model, in its stages? */
 static lk_status check_ranks(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
                              lk_err *err) {
-    int32_t n_stage = model->net->stages.n;
+    int32_t n_stage = lk_cluster_n_stage(model);
     if (n_rank < 1 || n_rank > LK_MAX_RANKS || n_rank % n_stage)
         return lk_fail(
             err, LK_E_ARG,
@@ -17,8 +17,8 @@ static lk_status check_ranks(const lk_model *model, const lk_recipe *recipe, int
             "stages, %d",
             n_rank, LK_MAX_RANKS, n_stage);
     lk_features features = lk_recipe_features(recipe);
-    if (n_rank > n_stage) features |= lk_feature_bit(LK_FEATURE_RANKS);
-    if (n_stage > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
+    if (n_rank > n_stage) features |= lk_feature_bit(LK_FEATURE_DIVIDED_ROWS);
+    if (n_stage > 1) features |= lk_feature_bit(LK_FEATURE_DIVIDED_LAYERS);
     const struct lk_combination_rule *rule = n_rank > 1 ? lk_combination_check(features) : NULL;
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
@@ -28,8 +28,8 @@ lk_status lk_plan_make_ranks(const lk_model *model, const lk_recipe *recipe,
                              lk_err *err) {
     lk_status status = check_ranks(model, recipe, n_rank, err);
     if (status) return status;
-    int32_t n_shard = n_rank / model->net->stages.n;
-    return lk_plan_part(model, recipe, opts, (struct lk_shard){0, n_shard}, out, err);
+    int32_t n_shard = n_rank / lk_cluster_n_stage(model);
+    return lk_plan_part(model, recipe, opts, (struct lk_share){0, n_shard}, out, err);
 }
 
 lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int32_t n_rank,
@@ -40,16 +40,16 @@ lk_status lk_plan_exchanges(const lk_model *model, const lk_recipe *recipe, int3
     struct lk_cache *cache = NULL;
     uint64_t bytes = 0, others = (uint64_t)n_rank - 1;
     lk_status status = check_ranks(model, recipe, n_rank, err);
-    if (!status && model->net->stages.n > 1)
+    if (!status && lk_cluster_n_stage(model) > 1)
         status = lk_fail(err, LK_E_UNSUPPORTED,
                          "exchanges between stages are not planned; use one stage");
-    shape.shard = (struct lk_shard){0, n_rank};
+    shape.place.share = (struct lk_share){0, n_rank};
     if (!status) status = lk_cache_alloc(&cache, recipe, &shape, &ledger, err);
     if (status) return status;
     *out = (lk_cluster_stats){.n_exchange = n_rank > 1 ? LK_EVAL_EXCHANGES : 0};
     for (int layer = 0; n_rank > 1 && layer < hp->n_layer; layer++) {
         const struct lk_kv *kv = cache->kv[hp->index[layer]];
-        if (hp->is_recurrent[layer] || kv[LK_K].shard.n_rank <= 1) continue;
+        if (hp->is_recurrent[layer] || !lk_kv_is_divided(&kv[LK_K])) continue;
         out->n_exchange++;
         bytes += sizeof(float) * (uint64_t)hp->n_head *
                  lk_attn_joined_floats(lk_hparams_heads(hp, layer).d, lk_attn_v_rank(&kv[LK_V]));
@@ -64,6 +64,8 @@ uint64_t lk_plan_max_rank_tokens(uint64_t n_tok, int32_t n_rank) {
     if (n_rank <= 1) return n_tok;
     return stripes / n * LK_STRIPE + (stripes % n ? LK_STRIPE : n_tok % LK_STRIPE);
 }
+
+lk_session_stats lk_session_get_rank_stats(const lk_session *s) { return lk_session_own_stats(s); }
 
 uint64_t lk_session_rank_bytes(lk_session *s, int32_t rank) {
     uint64_t part;

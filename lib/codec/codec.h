@@ -7,7 +7,7 @@
  *
  * The header of each codec draws the layout of a head's part: f16.h, int8.h, kivi.h, rot.h, asym.h.
  *
- * Attention never unpacks rows. Every stage of a codec except the rounding is linear, so it moves
+ * Attention never unpacks rows. Every step of a codec except the rounding is linear, so it moves
  * to the query and to the output:
  *
  *   score       s[t] = <q, x_t> is computed as <T q, code_t> * scale_t + offsets. T is applied once

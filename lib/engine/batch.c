@@ -94,8 +94,8 @@ static lk_status prepare_entry(lk_batch_entry *entry) {
                             (int64_t)entry->n_tok, err);
 }
 
-/* Write tokens, positions and the rows that get logits to the graph's inputs, as far as this stage
- * needs them. */
+/* Write tokens, positions and the rows that get logits to the graph's inputs, as far as it needs
+ * them. */
 static void set_inputs(struct lk_pass *pass) {
     struct lk_graph *g = &pass->graph;
     int32_t *out = g->out ? g->out->data : NULL, *tok = g->tok->data;
@@ -118,18 +118,16 @@ static void add_tokens(const lk_batch_entry *entry, bool drafts) {
     if (s->cache->reserved == 0 && !drafts) lk_cache_trim(s->cache);
 }
 
-/* Give a session its tokens and, if there are several stages, the logits on rank 0, which the last
- * stage has. If its rows were not computed, its layers may hold different numbers of tokens, so it
- * is emptied. why: of the whole pass, or empty. */
+/* Give a session its tokens, and its logits if they were computed elsewhere. If its rows were not
+ * computed, its layers may hold different numbers of tokens, so it is emptied. why: of the whole
+ * pass, or empty. */
 static void finish_entry(const struct lk_seq *seq, const lk_err *why) {
     struct lk_session *s = seq->session;
     const struct lk_model *model = s->model;
-    int failed = seq->failed, n_stage = model->net->stages.n;
+    int failed = seq->failed;
     size_t n = (size_t)seq->n_out * model->net->hp.n_vocab;
     s->n_logits = seq->n_out;
-    if (!failed && n_stage > 1 &&
-        !model->peers->logits(model->peers, n_stage, s->logits, s->logits, n))
-        failed = LK_E_IO;
+    if (!failed && !lk_bring_logits(model, s->logits, n)) failed = LK_E_IO;
     if (!failed) {
         add_tokens(seq->entry, seq->drafts);
         return;
@@ -162,7 +160,7 @@ lk_status lk_batch_build(struct lk_pass *pass, lk_batch_entry *entry, size_t n, 
     return !status && pass->n_seq > 0 ? lk_pass_build(pass, err) : status;
 }
 
-/* On the last stage: give the sessions their logits [n_out][n_vocab]. */
+/* Give the sessions their logits [n_out][n_vocab], if they are computed here. */
 static void take_logits(const struct lk_pass *pass) {
     if (!pass->graph.logits) return;
     const float *logits = pass->graph.logits->data;
@@ -173,38 +171,35 @@ static void take_logits(const struct lk_pass *pass) {
     }
 }
 
-/* Compute the pass in the layers of this rank's stage. Hidden states come from the stage before and
- * go to the next one. Sequences that fail are marked. All of them fail if a rank is lost, or if
- * ggml cannot start: then *why has the reason. */
+/* Compute the pass in the layers that are held here. Sequences that fail are marked. All of them
+ * fail if a process is lost, or if ggml cannot start: then *why has the reason. */
 static void compute(struct lk_pass *pass, lk_err *why) {
-    const struct lk_stages *stages = &pass->model->net->stages;
-    struct lk_peers *peers = pass->model->peers;
+    struct lk_model *model = pass->model;
     struct lk_graph *g = &pass->graph;
-    size_t n = (size_t)pass->n_row * pass->model->net->hp.n_embd;
+    size_t n = (size_t)pass->n_row * model->net->hp.n_embd;
     lk_status status = LK_OK;
     set_inputs(pass);
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
             lk_recurrent_drafts_begin(pass->seq[i].session);
-    if (stages->n > 1) lk_pass_count_rows(pass);
-    if (g->x_in && !peers->receive(peers, stages->n, g->x_in->data, n)) status = lk_fail_lost(why);
+    if (!lk_net_has_all(model->net)) lk_pass_count_rows(pass);
+    if (g->x_in && !lk_receive_hidden(model, g->x_in->data, n)) status = lk_fail_lost(why);
     if (!status) {
-        status = lk_graph_run(g, pass->model, why);
-        if (status && peers) peers->abort(peers, why->msg); /* they wait for what this one sends */
+        status = lk_graph_run(g, model, why);
+        if (status) lk_abort(model, why->msg); /* others wait for what this process sends */
     }
-    if (!status && g->x_out && !peers->send(peers, stages->n, g->x_out->data, n))
+    if (!status && g->x_out && !lk_send_hidden(model, g->x_out->data, n))
         status = lk_fail_lost(why);
     for (size_t i = 0; status && i < pass->n_seq; i++) pass->seq[i].failed = status;
     if (!status) take_logits(pass);
-    if (!status && peers) peers->agree_on_nodes(peers, pass->seq, pass->n_seq);
+    if (!status) lk_agree_on_nodes(model, pass->seq, pass->n_seq);
 }
 
 lk_status lk_eval_entries(struct lk_pass *pass, lk_batch_entry *entry, size_t n, lk_err *err) {
-    struct lk_peers *peers = pass->model->peers;
     lk_err why = {0};
     for (size_t i = 0; i < n; i++) prepare_entry(&entry[i]);
     lk_status status = lk_batch_build(pass, entry, n, &why);
-    if (peers) status = peers->agree_on_entries(peers, pass, entry, n, status, &why);
+    status = lk_agree_on_entries(pass, pass->model, entry, n, status, &why);
     if (status) {
         for (size_t i = 0; i < n; i++)
             if (!entry[i].err.code) lk_cache_trim(entry[i].session->cache);
@@ -231,7 +226,7 @@ lk_status lk_batch_eval(lk_batch *batch, lk_batch_entry *entry, size_t n, lk_err
     lk_err why = {0};
     for (size_t i = 0; i < n; i++) entry[i].err = (lk_err){0};
     lk_status status = check_entries(&batch->pass, entry, n, &why);
-    if (!status) status = lk_op_run(model->peers, &op, &why);
+    if (!status) status = lk_op_run(model, &op, &why);
     return status ? fail_entries(entry, n, &why, err) : LK_OK;
 }
 
@@ -248,7 +243,7 @@ static lk_status run_eval(struct lk_op *op, lk_err *err) {
 lk_status lk_session_eval(lk_session *s, const int32_t *tok, size_t n_tok, bool all, lk_err *err) {
     struct lk_op op = {
         .kind = LK_OP_EVAL, .run = run_eval, .session = s, .tok = tok, .n = n_tok, .flag = all};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }
 
 /* Large chunks are faster; they are halved if memory runs out. */
@@ -264,10 +259,10 @@ lk_status lk_session_extend(struct lk_session *s, const int32_t *tok, size_t n_t
         }
         if (status) return status;
         uint64_t n_layer = s->cache->shape.n_layer;
-        if (!lk_report(s->model->peers, s->opts.progress, s->opts.user, s->n_tok * n_layer,
+        if (!lk_report(s->model, s->opts.progress, s->opts.user, s->n_tok * n_layer,
                        n_tok * n_layer))
-            return lk_agree(s->model->peers,
-                            lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"), err);
+            return lk_agree(s->model, lk_fail(err, LK_E_CANCELLED, "cancelled during prefill"),
+                            err);
     }
     return LK_OK;
 }
@@ -317,5 +312,5 @@ static lk_status run_truncate(struct lk_op *op, lk_err *err) {
 
 lk_status lk_session_truncate(lk_session *s, size_t n_tok, lk_err *err) {
     struct lk_op op = {.kind = LK_OP_TRUNCATE, .run = run_truncate, .session = s, .n = n_tok};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }

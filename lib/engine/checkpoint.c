@@ -83,7 +83,7 @@ static void make_room(struct lk_session *s, size_t n_tok) {
 void lk_checkpoints_fit_bytes(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     while (c->n > LK_CHECKPOINT_MIN &&
-           !lk_agree_all(s->model->peers, lk_checkpoints_held_bytes(s) <= c->max_bytes))
+           !lk_agree_all(s->model, lk_checkpoints_held_bytes(s) <= c->max_bytes))
         drop(s, lk_checkpoints_least_useful(c->at, c->n, s->n_tok));
 }
 
@@ -128,7 +128,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     make_room(s, s->n_tok);
     struct lk_checkpoint *at = &c->at[c->n];
     bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at);
-    if (!lk_agree_all(s->model->peers, made)) { /* all ranks have the same checkpoints */
+    if (!lk_agree_all(s->model, made)) { /* all processes have the same ones */
         if (made) lk_checkpoint_free(s, at);
         return;
     }
@@ -210,7 +210,7 @@ void lk_checkpoints_drop_planned(struct lk_session *s, int i) {
 void lk_checkpoints_open_planned(struct lk_session *s) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = c->n_planned - 1; i >= 0; i--)
-        if (!lk_agree_all(s->model->peers,
+        if (!lk_agree_all(s->model,
                           lk_checkpoint_alloc(s, c->planned[i].n_tok, false, &c->planned[i])))
             lk_checkpoints_drop_planned(s, i);
 }
@@ -221,7 +221,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
         struct lk_checkpoint at, *planned = &c->planned[i];
         bool made = lk_checkpoint_alloc(s, planned->n_tok, false, &at),
              ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache);
-        if (!lk_agree_all(s->model->peers, ok)) {
+        if (!lk_agree_all(s->model, ok)) {
             if (made) lk_checkpoint_free(s, &at);
             continue;
         }
@@ -261,7 +261,7 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
         const struct lk_checkpoint *at = &source->at[i];
         struct lk_checkpoint *to = &c->at[c->n];
         bool made = make_checkpoint(s, at->n_tok, at->cache, at->logits, to);
-        if (!lk_agree_all(s->model->peers, made)) {
+        if (!lk_agree_all(s->model, made)) {
             if (made) lk_checkpoint_free(s, to);
             continue;
         }
@@ -309,17 +309,16 @@ static bool count_bytes(void *user, const void *data, size_t n) {
 static void write_checkpoint(const struct lk_session *s, const struct lk_checkpoint *at,
                              const struct lk_cache *later, struct lk_saving *saving) {
     uint64_t n_row = 0;
-    struct lk_saving counting = {.ranks = saving->ranks, .ok = true, .n_byte = &n_row};
+    struct lk_saving counting = {.link = saving->link, .ok = true, .n_byte = &n_row};
     struct lk_saved_checkpoint head = {.n_tok = at->n_tok,
                                        .logits = at->logits ? logits_bytes(s) : 0,
                                        .states = saved_states_bytes(s)};
     lk_cache_write_counts(at->cache, &(struct lk_writer){count_bytes, &head.counts});
     lk_cache_write_part(at->cache, later, &counting);
-    struct lk_peers *peers = s->model->peers;
-    head.rows = peers ? peers->sum(peers, n_row, &saving->ok) : n_row;
+    head.rows = lk_sum(s->model, n_row, &saving->ok);
     lk_saving_put(saving, 0, &head, sizeof head);
     lk_saving_put(saving, 0, at->logits, head.logits);
-    lk_recurrent_write(s->model->net, at->states, saving);
+    lk_recurrent_write(s->model, at->states, saving);
     if (s->absorb)
         lk_saving_put(saving, 0, (const char *)at->states + lk_recurrent_bytes(&s->model->net->hp),
                       lk_absorb_saved_bytes(s->absorb));
@@ -410,19 +409,20 @@ static int choose(const struct lk_session *s, struct lk_checkpoint *at, uint64_t
     return n;
 }
 
-/* What loading needs. Rank 0 chooses. */
+/* What loading needs. Process 0 chooses. */
 struct loading {
     struct lk_session *session;
     struct lk_restoring *from;
     size_t n_counts;
-    uint8_t *counts;            /* [n_counts] of a checkpoint */
-    struct lk_checkpoint *keep; /* [n_saved] on rank 0, room for all: n_tok, in ascending order */
-    uint64_t *bytes;            /* [n_saved] on rank 0 */
+    uint8_t *counts; /* [n_counts] of a checkpoint */
+    struct lk_checkpoint
+        *keep;       /* [n_saved] of process 0, room for all: n_tok, in ascending order */
+    uint64_t *bytes; /* [n_saved] of process 0 */
     int n_saved;
     int32_t n_keep; /* that are still to come */
 };
 
-/* Rank 0: choose among the checkpoints in data [size]. */
+/* Process 0: choose among the checkpoints in data [size]. */
 static void choose_checkpoints(struct loading *l, const uint8_t *data, uint64_t size) {
     struct lk_ledger *ledger = &l->session->checkpoints.ledger;
     struct saved saved;
@@ -441,18 +441,17 @@ static void choose_checkpoints(struct loading *l, const uint8_t *data, uint64_t 
 }
 
 /* Load the next checkpoint, whose rows are a part of `later`. *keep: it was chosen. False without
- * memory on a rank. */
+ * memory in a process. */
 static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk_checkpoint *out,
                             bool *keep) {
     struct lk_session *s = l->session;
-    struct lk_peers *peers = s->model->peers;
     struct lk_saved_checkpoint head = {0};
     lk_restoring_get(l->from, &head, sizeof head);
     *keep = l->keep && head.n_tok == l->keep[l->n_keep - 1].n_tok;
-    if (peers) peers->broadcast(peers, keep, sizeof *keep);
+    lk_broadcast(s->model, keep, sizeof *keep);
     bool made = lk_checkpoint_alloc(s, head.n_tok, head.logits > 0, out);
     bool ok = made && !lk_cache_copy(out->cache, later, NULL);
-    if (lk_agree_all(peers, ok)) {
+    if (lk_agree_all(s->model, ok)) {
         lk_restoring_get(l->from, out->logits, head.logits);
         lk_recurrent_restore(s->model->net, out->states, l->from);
         if (s->absorb) { /* what is not saved of them is constant */
@@ -462,7 +461,7 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
         }
         lk_restoring_get(l->from, l->counts, l->n_counts);
         ok = !l->from->lost && lk_cache_restore_part(out->cache, l->counts, l->from);
-        if (lk_agree_all(peers, ok && !l->from->lost)) return true;
+        if (lk_agree_all(s->model, ok && !l->from->lost)) return true;
     }
     if (made) lk_checkpoint_free(s, out);
     return false;
@@ -492,21 +491,21 @@ static void load_chosen(struct loading *l) {
 }
 
 void lk_checkpoints_load(struct lk_session *s, struct lk_restoring *from) {
-    struct lk_peers *peers = s->model->peers;
+    struct lk_save_link *link = lk_save_link_of(s->model);
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct loading l = {.session = s, .from = from};
     uint64_t n_counts = 0;
     if (from->n_left + from->n_piece == 0 || s->checkpoints.cap == 0) return;
     lk_cache_write_counts(s->cache, &(struct lk_writer){count_bytes, &n_counts});
     l.n_counts = n_counts;
-    size_t n_spare = peers ? lk_cache_max_block_bytes(s->cache) : 0, n_room = l.n_counts + n_spare;
+    size_t n_spare = link ? lk_cache_max_block_bytes(s->cache) : 0, n_room = l.n_counts + n_spare;
     uint8_t *room = lk_alloc(ledger, LK_FOR_OTHER, n_room);
-    if (!peers) {
+    if (!link) {
         if (room) choose_checkpoints(&l, (const uint8_t *)from->piece, from->n_piece);
-    } else if (lk_agree_all(peers, room != NULL)) {
-        if (peers->exchange->rank == 0)
+    } else if (lk_agree_all(s->model, room != NULL)) {
+        if (lk_has_files(s->model))
             choose_checkpoints(&l, (const uint8_t *)from->data, from->n_left);
-        peers->broadcast(peers, &l.n_keep, sizeof l.n_keep);
+        lk_broadcast(s->model, &l.n_keep, sizeof l.n_keep);
     }
     l.counts = room;
     from->spare = room + l.n_counts;

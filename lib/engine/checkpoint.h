@@ -98,7 +98,7 @@ int lk_checkpoints_least_useful(const struct lk_checkpoint *at, int n, size_t n_
 
 /* For loading checkpoints: an empty cache, with room for states and, if asked
  * for, logits; false without memory. Free one. Drop the least useful ones while they hold too
- * much, on any rank of a cluster. */
+ * much, in any process. */
 bool lk_checkpoint_alloc(struct lk_session *session, size_t n_tok, bool logits,
                          struct lk_checkpoint *out);
 void lk_checkpoint_free(struct lk_session *session, struct lk_checkpoint *at);
@@ -129,7 +129,7 @@ struct lk_saved_checkpoint {
     uint64_t logits, states, counts, rows; /* bytes */
 };
 
-/* Write all checkpoints of a session. All ranks call this. Returns saving->ok. */
+/* Write all checkpoints of a session. All processes call this. Returns saving->ok. */
 bool lk_checkpoints_write(const struct lk_session *session, struct lk_saving *saving);
 
 /* Check the checkpoints of a session of n_tok tokens in data [size]. counts: of the session's
@@ -140,7 +140,7 @@ lk_status lk_checkpoints_check(const struct lk_session *session, const void *dat
 
 /* Load checked checkpoints in a session that has the file's tokens and cache, and no checkpoints.
  * If it may keep fewer, the least useful ones are left out, and so are those without memory on a
- * rank. All ranks call this. from: lk_restoring_start of the section. */
+ * process. All processes call this. from: lk_restoring_start of the section. */
 void lk_checkpoints_load(struct lk_session *session, struct lk_restoring *from);
 
 #endif

@@ -31,7 +31,7 @@ struct lk_graph {
     /* Properties of the graph, set by the caller. */
     int n_tok, n_out;
     bool needs_scores; /* it accumulates attention scores for eviction policies */
-    bool divided;      /* it exchanges partial attention with other ranks */
+    bool divided;      /* it gathers partial attention of several processes */
     bool grads;        /* set before lk_graph_begin: room for a backward graph */
 };
 

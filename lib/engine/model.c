@@ -6,6 +6,7 @@
 #include "base/spin_wait.h"
 #include "engine/adapters.h"
 #include "engine/graph.h"
+#include "engine/operation.h"
 #include "lowkey_serve.h"
 #include "model/blocks.h"
 #include "template/jinja.h"
@@ -85,8 +86,8 @@ static lk_status open_net(struct lk_model *model, const char *path, const lk_mod
     return status;
 }
 
-lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_opts *opts,
-                             int32_t stage, int32_t n_stage, lk_err *err) {
+lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_opts *opts,
+                               const struct lk_layer_choice *choice, lk_err *err) {
     static const lk_model_opts defaults;
     if (!opts) opts = &defaults;
     if (opts->n_threads < 0 || opts->n_threads > GGML_MAX_N_THREADS)
@@ -113,8 +114,7 @@ lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_op
                               .no_mmap = opts->no_mmap,
                               .no_repack = opts->no_repack,
                               .header_only = opts->header_only,
-                              .stage = stage,
-                              .n_stage = n_stage,
+                              .choice = choice,
                               .n_ctx = opts->n_ctx,
                               .kernels = kernels,
                               .progress = opts->progress,
@@ -131,7 +131,7 @@ lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_op
 }
 
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err) {
-    return lk_model_open_part(out, path, opts, 0, 1, err);
+    return lk_model_open_layers(out, path, opts, NULL, err);
 }
 
 static lk_status free_model(struct lk_op *op, lk_err *err) {
@@ -146,7 +146,7 @@ static lk_status free_model(struct lk_op *op, lk_err *err) {
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
-    lk_release(&model->ledger, LK_FOR_OTHER, model->rank, model->rank_bytes);
+    lk_release(&model->ledger, LK_FOR_OTHER, model->parts, model->parts_bytes);
     pthread_mutex_destroy(&model->lock);
     free(model); /* not in a ledger */
     return LK_OK;
@@ -154,8 +154,8 @@ static lk_status free_model(struct lk_op *op, lk_err *err) {
 
 void lk_model_free(lk_model *model) {
     if (!model) return;
-    lk_op_run(model->peers,
-              &(struct lk_op){.kind = LK_OP_MODEL_FREE, .run = free_model, .model = model}, NULL);
+    lk_op_run(model, &(struct lk_op){.kind = LK_OP_MODEL_FREE, .run = free_model, .model = model},
+              NULL);
 }
 
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
@@ -261,10 +261,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .rope = model->rope,
         .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
-        .shard = model->shard,
-        .stage = model->net->stages.own,
-        .n_stage = model->net->stages.n,
-        .stage_first = model->net->stages.cached,
+        .place = model->place,
         .kernels = model->kernels};
 }
 

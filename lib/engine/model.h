@@ -5,7 +5,6 @@
 
 #include "cache/cache.h"
 #include "cache/latent_levels.h"
-#include "engine/operation.h"
 #include "kernels/kernels.h"
 #include "model/net.h"
 #include "sidecar/sidecar.h"
@@ -16,6 +15,9 @@
 #include <pthread.h>
 
 enum { LK_MAX_CTX = 1 << 24 }; /* tokens of a session */
+
+struct lk_peers;
+struct lk_parts;
 
 struct lk_model {
     struct lk_ledger ledger; /* weights, handles, and cache blocks that sessions share */
@@ -32,16 +34,17 @@ struct lk_model {
     struct ggml_threadpool *pool; /* under lock */
     uint8_t *work;                /* [work_size] ggml's scratch memory; under lock */
     size_t work_size;
-    struct lk_peers *peers; /* that open the same model; NULL: this process alone */
-    struct lk_shard shard;  /* the rows that this process holds of its layers */
-    int32_t number;         /* of the model in its cluster */
-    lk_rank_weights *rank;  /* what each process has, if there are several; lib/cluster */
-    size_t rank_bytes;
+    struct lk_place place;  /* what is held here of its sessions' caches */
+    const int32_t *holder;  /* [n_layer] as in lk_place, of all layers; borrowed from `parts` */
+    struct lk_peers *peers; /* that have opened it too (operation.h); NULL: this process alone */
+    struct lk_parts *parts; /* what each of them has; of lib/cluster */
+    size_t parts_bytes;
+    int32_t number; /* that the peers know it by */
 };
 
-/* lk_model_open of one stage of n_stage (model/stages.h). */
-lk_status lk_model_open_part(lk_model **out, const char *path, const lk_model_opts *opts,
-                             int32_t stage, int32_t n_stage, lk_err *err);
+/* lk_model_open of the layers of a choice; NULL: of all. */
+lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_opts *opts,
+                               const struct lk_layer_choice *choice, lk_err *err);
 
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);

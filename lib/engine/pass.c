@@ -112,7 +112,7 @@ struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *s, int n_tok
     pass->n_row += n_tok;
     pass->n_out += n_out;
     pass->partial_needed += lk_pass_partial_floats(hp, s->width.latent, n_tok, pass->attn.n_thread);
-    if (s->cache->shape.shard.n_rank > 1)
+    if (s->cache->shape.place.share.n > 1)
         pass->joined_needed +=
             (size_t)n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, s->width.latent);
     return seq;
@@ -132,8 +132,7 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].session->width.part > part) part = pass->seq[i].session->width.part;
     size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread,
-           joined = pass->joined_needed,
-           gathered = joined * (size_t)lk_model_cache_shape(pass->model).shard.n_rank;
+           joined = pass->joined_needed, gathered = joined * (size_t)pass->model->place.share.n;
     if ((partial <= pass->n_partial ||
          replace_floats(pass, &a->partial, &pass->n_partial, partial)) &&
         (scratch <= pass->n_scratch ||
@@ -243,9 +242,6 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
     }
 }
 
-/* Do ranks divide the rows that a call attends to? */
-static bool is_divided(const struct lk_attn *attn) { return attn->k->shard.n_rank > 1; }
-
 /* Floats of a call's joined partials. */
 static size_t joined_floats(const struct lk_attn *attn) {
     return (size_t)attn->n_tok * attn->n_head *
@@ -257,12 +253,12 @@ static size_t joined_before(const struct lk_layer_job *job, size_t n) {
     size_t sum = 0;
     for (size_t i = 0; i < n; i++) {
         struct lk_attn attn = seq_attn(job, i, NULL, NULL);
-        if (is_divided(&attn)) sum += joined_floats(&attn);
+        if (lk_kv_is_divided(attn.k)) sum += joined_floats(&attn);
     }
     return sum;
 }
 
-/* src: the node to wait for. Joins this rank's ranges of all sequences whose rows are divided. */
+/* src: the node to wait for. Joins the ranges of all sequences whose rows are divided. */
 static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     float *joined = job->pass->joined;
@@ -270,7 +266,7 @@ static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         const struct lk_seq *seq = &job->pass->seq[i];
         struct lk_attn attn = seq_attn(job, i, NULL, NULL);
-        if (!is_divided(&attn)) continue;
+        if (!lk_kv_is_divided(attn.k)) continue;
         if (!seq->failed)
             lk_attn_join(&attn, seq->n_range, joined, ith, nth);
         else if (ith == 0)
@@ -280,25 +276,22 @@ static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 }
 
 /* src: the node to wait for. One thread exchanges the joined partials; the others wait at the end
- * of the node. Fails outside of operations, because the other ranks do not come to this node. */
+ * of the node. */
 static void gather_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     struct lk_pass *pass = job->pass;
     (void)dst, (void)nth;
     size_t n = joined_before(job, pass->n_seq) * sizeof *pass->joined;
     if (ith != 0 || n == 0) return;
-    struct lk_peers *peers = pass->model->peers;
-    if (!lk_check_alone(peers, NULL) &&
-        peers->gather(peers, pass->model->net->stages.n, pass->joined, n, pass->gathered))
-        return;
+    if (lk_gather(pass->model, pass->joined, n, pass->gathered)) return;
     for (size_t i = 0; i < pass->n_seq; i++) pass->seq[i].failed = LK_E_IO;
 }
 
-/* Let a call combine what the ranks have joined. Returns the number of ranks. */
+/* Let a call combine what was gathered. Returns the number of shares. */
 static int use_gathered(const struct lk_layer_job *job, size_t i, struct lk_attn *attn) {
     attn->partial = job->pass->gathered + joined_before(job, i);
     attn->range_stride = joined_before(job, job->pass->n_seq);
-    return attn->k->shard.n_rank;
+    return attn->k->share.n;
 }
 
 /* Thread ith's share of re-encoding the layer's rows. */
@@ -327,7 +320,7 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
             attn.q = row_queries(&attn, dst->src[1], seq->row);
             watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
-        int n_range = is_divided(&attn) ? use_gathered(job, i, &attn) : seq->n_range;
+        int n_range = lk_kv_is_divided(attn.k) ? use_gathered(job, i, &attn) : seq->n_range;
         if (!seq->failed)
             lk_attn_combine(&attn, n_range, ith, nth);
         else if (ith == 0)
@@ -346,14 +339,14 @@ static bool pass_needs_scores(const struct lk_pass *pass) {
     return false;
 }
 
-/* True if ranks divide the rows of a layer, of any sequence. */
+/* Are the rows of a layer divided, of any sequence? */
 static bool layer_is_divided(const struct lk_layer_job *job) {
     for (size_t i = 0; i < job->pass->n_seq; i++)
-        if (job->pass->seq[i].session->cache->kv[job->index][LK_K].shard.n_rank > 1) return true;
+        if (lk_kv_is_divided(&job->pass->seq[i].session->cache->kv[job->index][LK_K])) return true;
     return false;
 }
 
-/* True if ranks divide the rows of any sequence. */
+/* Are the rows of any sequence divided? */
 static bool pass_is_divided(const struct lk_pass *pass) { return pass->joined_needed > 0; }
 
 struct ggml_tensor *lk_store_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
@@ -379,7 +372,7 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                           GGML_N_TASKS_MAX, job);
 }
 
-/* ---- layers of other stages ---- */
+/* ---- layers that are not held here ---- */
 
 void lk_pass_count_rows(struct lk_pass *pass) {
     for (size_t task = 0; task < 2 * pass->n_seq; task++) {
@@ -387,7 +380,7 @@ void lk_pass_count_rows(struct lk_pass *pass) {
         struct lk_cache *cache = seq->session->cache;
         for (int layer = 0; layer < cache->shape.n_layer; layer++) {
             const struct lk_kv *kv = &cache->kv[layer][task % 2];
-            if (!kv->on_other_stage || seq->failed) continue;
+            if (!kv->is_elsewhere || seq->failed) continue;
             lk_status status = lk_cache_append(cache, layer, kv->side, NULL, seq->n_tok, NULL);
             if (!status && seq->session->recipe->eager)
                 status = lk_cache_encode(cache, layer, kv->side, NULL);
@@ -402,10 +395,8 @@ void lk_pass_count_rows(struct lk_pass *pass) {
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     struct lk_graph *g = &pass->graph;
     const struct lk_net *net = pass->model->net;
-    const struct lk_stages *stages = &net->stages;
-    bool last = lk_stages_is_last(stages);
-    int n_row = pass->n_row, n_out = pass->n_out,
-        n_layer = last ? net->hp.n_layer : stages->first[stages->own + 1];
+    bool last = net->end_layer == net->hp.n_layer;
+    int n_row = pass->n_row, n_out = pass->n_out;
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (status) return status;
     bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass);
@@ -417,13 +408,13 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
     struct ggml_tensor *x;
-    if (stages->own == 0) {
+    if (net->first_layer == 0) {
         x = net->family->embed(net, g->ctx, g->tok, g->pos);
     } else {
         x = g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, net->hp.n_embd, n_row);
         ggml_set_input(g->x_in);
     }
-    for (int layer = stages->first[stages->own]; layer < n_layer; layer++) {
+    for (int layer = net->first_layer; layer < net->end_layer; layer++) {
         struct lk_layer_job *job = &pass->job[layer];
         struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
         struct ggml_tensor *attn;

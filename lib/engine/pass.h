@@ -7,17 +7,17 @@
  *
  *   store     appends the K and V rows to the caches
  *   attend    computes partial softmaxes over ranges of each cache
- *   exchange  if the ranks of a cluster divide a cache's rows: joins the ranges of this rank, and
- *             gathers what all ranks have joined
- *   combine   joins the ranges, or the ranks
+ *   gather    if a cache's rows are divided (cache/held.h): joins the ranges, and gathers what the
+ *             other processes have joined
+ *   combine   joins the ranges, or what was gathered
  *   age       re-encodes cache rows that are old enough
  *
  * A layer that attends to the rows of an earlier one stores none. The last such layer ages them.
  * Statistics of queries and scores for policies are those of the layer that stored the rows. In a
  * recurrent layer, the custom nodes update the sequences' states instead.
  *
- * If the layers are divided into stages, the graph has those of this process, and hidden states
- * come from the stage before and go to the next one instead of tokens and logits.
+ * The graph has the layers that are held here. If they are not all, hidden states come and go
+ * instead of tokens and logits.
  *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
  * same number of rows. */
@@ -64,7 +64,7 @@ struct lk_pass {
     struct lk_layer_job *job;    /* [n_layer] */
     struct lk_attn attn;         /* what all sequences and layers have in common */
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
-    float *joined, *gathered;    /* partials of this rank, and of all ranks, in the current layer */
+    float *joined, *gathered;    /* partials of this process, and of all, in the current layer */
     size_t n_joined, n_gathered; /* floats */
     struct lk_seq *seq;          /* [n_seq], room for seq_cap */
     size_t n_seq, seq_cap;
@@ -103,12 +103,12 @@ size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
 /* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
 lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
 
-/* Make the pass ready to compute: memory for attention, and the graph over all layers that this
- * process has (model/stages.h). The caller then sets the graph's tok, pos and out, and x_in if
- * another stage comes before. LK_E_NOMEM. */
+/* Make the pass ready to compute: memory for attention, and the graph over all layers that are
+ * held here. The caller then sets the graph's tok, pos and out, and x_in if it has one.
+ * LK_E_NOMEM. */
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
 
-/* Append and age the pass's rows in the layers of other stages. */
+/* Append and age the pass's rows in the layers that are not held here. */
 void lk_pass_count_rows(struct lk_pass *pass);
 
 /* Nodes that store the rows of `pre`, and show the queries to the caches. The result is the node to

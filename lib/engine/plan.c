@@ -49,7 +49,7 @@ static uint64_t layer_floats(const struct lk_hparams *hp) {
 }
 
 lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
-                       struct lk_shard shard, lk_plan *out, lk_err *err) {
+                       struct lk_share share, lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     int32_t n_ctx = opts && opts->n_ctx ? opts->n_ctx : hp->n_ctx_train;
     if (n_ctx < 1 || n_ctx > LK_MAX_CTX)
@@ -58,7 +58,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t n_tok = (uint64_t)n_ctx;
     bool chunked = recipe->eager || (opts && opts->chunked_prefill);
     struct lk_cache_shape shape = lk_model_cache_shape(model);
-    shape.shard = shard;
+    shape.place.share = share;
     uint64_t states;
     struct lk_cache_needs needs;
     lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
@@ -70,8 +70,8 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t attn = sizeof(float) *
                     (lk_pass_partial_floats(hp, needs.width.latent, LK_EVAL_MAX, model->n_thread) +
                      lk_attn_scratch_floats(needs.width.part) * model->n_thread);
-    if (shape.shard.n_rank > 1) /* joined partials of this rank, gathered ones of all */
-        attn += sizeof(float) * LK_EVAL_MAX * hp->n_head * (1 + (uint64_t)shape.shard.n_rank) *
+    if (share.n > 1) /* joined partials of this process, gathered ones of all */
+        attn += sizeof(float) * LK_EVAL_MAX * hp->n_head * (1 + (uint64_t)share.n) *
                 lk_attn_joined_floats(hp->d_head, needs.width.latent);
     attn += sizeof(float) * lk_pass_read_floats(recipe, n_ctx, hp) * model->n_thread;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
@@ -97,7 +97,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
 
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err) {
-    return lk_plan_part(model, recipe, opts, model->shard, out, err);
+    return lk_plan_part(model, recipe, opts, model->place.share, out, err);
 }
 
 uint64_t lk_plan_bytes(const lk_plan *plan, uint64_t n_session) {

@@ -4,8 +4,8 @@
 
 #include "engine/model.h"
 
-/* lk_plan_make for a process that holds the rows that `shard` says. */
+/* lk_plan_make for a process that holds a share of the rows. */
 lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
-                       struct lk_shard shard, lk_plan *out, lk_err *err);
+                       struct lk_share share, lk_plan *out, lk_err *err);
 
 #endif

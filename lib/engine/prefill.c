@@ -148,32 +148,27 @@ static void keep_state(struct lk_prefill *p, int layer, size_t n_tok) {
 
 /* ---- all layers ---- */
 
-/* After the last layer of a stage, the hidden states of the tokens from `first` on go to the next
- * stage. */
-static lk_status pass_on(struct lk_prefill *p, int layer, size_t first, lk_err *err) {
-    const struct lk_stages *s = &p->net->stages;
-    struct lk_peers *peers = p->s->model->peers;
+/* Before and after the layers that are held here, the hidden states of the tokens from `first` on
+ * are exchanged. */
+static lk_status exchange_hidden(struct lk_prefill *p, int layer, size_t first, lk_err *err) {
+    const struct lk_model *model = p->s->model;
     size_t n_embd = p->net->hp.n_embd, n = (p->n_tok - first) * n_embd;
     float *x = p->x + first * n_embd;
     bool ok = true;
-    if (layer + 1 == s->first[s->own] && s->own > 0) ok = peers->receive(peers, s->n, x, n);
-    if (layer + 1 == s->first[s->own + 1] && !lk_stages_is_last(s))
-        ok = peers->send(peers, s->n, x, n);
+    if (layer + 1 == p->net->first_layer) ok = lk_receive_hidden(model, x, n);
+    if (layer + 1 == p->net->end_layer && layer + 1 < p->net->hp.n_layer)
+        ok = lk_send_hidden(model, x, n);
     return ok ? LK_OK : lk_fail_lost(err);
 }
 
-/* Give all sessions the logits. Of several stages, the last one has computed them, and rank 0 gets
- * them. */
+/* Give all sessions the logits, wherever they were computed. */
 static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
-    struct lk_peers *peers = p->s->model->peers;
     size_t n = (size_t)p->net->hp.n_vocab;
-    int n_stage = p->net->stages.n;
-    const float *from = p->graph.logits ? p->graph.logits->data : NULL;
     float *first = p->session[0]->logits;
-    if (n_stage > 1 && !peers->logits(peers, n_stage, from, first, n)) return lk_fail_lost(err);
-    for (size_t i = 0; i < p->n_session; i++)
-        if (n_stage == 1 || i > 0)
-            memcpy(p->session[i]->logits, n_stage == 1 ? from : first, n * sizeof *from);
+    if (p->graph.logits) memcpy(first, p->graph.logits->data, n * sizeof *first);
+    if (!lk_bring_logits(p->s->model, first, n)) return lk_fail_lost(err);
+    for (size_t i = 1; i < p->n_session; i++)
+        memcpy(p->session[i]->logits, first, n * sizeof *first);
     return LK_OK;
 }
 
@@ -187,7 +182,7 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     for (size_t i = 0; !status && i < p->n_session; i++)
         status = check_memory_limit(p, p->session[i], err);
     if (!status) status = alloc_prefill(p, err);
-    size_t n_embedded = p->net->stages.own == 0 ? p->n_tok : 0;
+    size_t n_embedded = p->net->first_layer == 0 ? p->n_tok : 0;
     for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
@@ -208,16 +203,16 @@ static lk_status run_layer(struct lk_prefill *p, int layer, lk_err *err) {
             status = lk_fail(err, LK_E_CANCELLED, "cancelled");
         else
             status = lk_prefill_prepare_chunk(p, layer, at, n, err);
-        status = lk_agree(s->model->peers, status, err);
+        status = lk_agree(s->model, status, err);
         if (!status) status = lk_prefill_compute_chunk(p, layer, at, n, err);
-        if (!status && hp->is_recurrent[layer] && lk_stages_holds(&p->net->stages, layer))
+        if (!status && hp->is_recurrent[layer] && lk_net_has(p->net, layer))
             keep_state(p, layer, at + n);
         if (!status &&
-            !lk_report(s->model->peers, s->opts.progress, s->opts.user,
+            !lk_report(s->model, s->opts.progress, s->opts.user,
                        (uint64_t)layer * p->n_tok + at + n, (uint64_t)hp->n_layer * p->n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
     }
-    return !status && p->net->stages.n > 1 ? pass_on(p, layer, first, err) : status;
+    return status ? status : exchange_hidden(p, layer, first, err);
 }
 
 /* Leave the sessions as if each had evaluated the prompt. */
@@ -237,7 +232,7 @@ static void finish(struct lk_prefill *p) {
  * alone. */
 static lk_status prefill_group(struct lk_prefill *p, lk_err *err) {
     lk_checkpoints_open_planned(p->s);
-    lk_status status = lk_agree(p->s->model->peers, prepare(p, err), err);
+    lk_status status = lk_agree(p->s->model, prepare(p, err), err);
     for (int layer = 0; !status && layer < p->net->hp.n_layer; layer++)
         status = run_layer(p, layer, err);
     if (!status && p->embedding)
@@ -258,7 +253,7 @@ lk_status lk_session_embed(lk_session *s, const int32_t *tok, size_t n_tok, lk_p
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "embeddings are pooled by mean or by last token, not by type %d",
                        (int)pooling);
-    lk_status status = lk_check_alone(s->model->peers, err);
+    lk_status status = lk_check_alone(s->model, err);
     if (!status) status = lk_session_check_text(s, tok, n_tok, err);
     if (status) return status;
     lk_session_drop_tokens(s);
@@ -313,7 +308,7 @@ static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
     for (size_t i = 0; !status && i < n; i++) status = prepare_session(session[i], op->n, err);
     struct lk_session **group = lk_alloc(ledger, LK_FOR_OTHER, n * sizeof *group);
     if (!status && !group) status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
-    status = lk_agree(session[0]->model->peers, status, err);
+    status = lk_agree(session[0]->model, status, err);
     for (size_t i = 0; !status && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) {
@@ -344,7 +339,7 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
                        .n_session = n,
                        .tok = tok,
                        .n = n_tok};
-    return lk_op_run(session[0]->model->peers, &op, err);
+    return lk_op_run(session[0]->model, &op, err);
 }
 
 /* ---- pooling of hidden states ---- */

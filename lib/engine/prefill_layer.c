@@ -19,9 +19,8 @@ static void choose_exact(struct lk_prefill *p) {
                                    .d_head = kv->d_head,
                                    .arena = &exact->arena,
                                    .n_level = 1,
-                                   .shard = kv->shard,
-                                   .holds_all_rows =
-                                       true}; /* attention is divided among ranks, rows are not */
+                                   .share = kv->share,
+                                   .has_all_rows = true}; /* attention is divided, rows are not */
         exact->kv.rule[0] =
             (struct lk_level_rule){.codec = lk_codec_f16, .block_rows = (int)p->n_tok};
         exact->block = lk_arena_wrap(&exact->arena, &exact->slab, exact->rows);
@@ -163,7 +162,7 @@ static void set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
 
 lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
                                    lk_err *err) {
-    if (!lk_stages_holds(&p->net->stages, layer)) return LK_OK;
+    if (!lk_net_has(p->net, layer)) return LK_OK;
     lk_status status = build_chunk(p, layer, at, n, err);
     return status ? status : lk_graph_reserve_work(&p->graph, p->s->model, err);
 }
@@ -172,15 +171,14 @@ lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, s
                                    lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
-    struct lk_peers *peers = p->s->model->peers;
-    if (!lk_stages_holds(&p->net->stages, layer)) return LK_OK;
+    if (!lk_net_has(p->net, layer)) return LK_OK;
     memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
     if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
         memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     lk_status status = lk_graph_run(g, p->s->model, err);
-    if (status && peers) peers->abort(peers, err->msg); /* the others wait for partial attention */
+    if (status) lk_abort(p->s->model, err->msg); /* others wait for partial attention */
     if (!status && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
     if (!status && g->x_out)
         memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
@@ -193,11 +191,11 @@ static lk_status alloc_rows(struct lk_prefill *p, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < p->n_session; i++)
         status = lk_cache_alloc_prompt(p->session[i]->cache, p->job.index, (int64_t)p->n_tok, err);
-    status = lk_agree(p->s->model->peers, status, err);
+    status = lk_agree(p->s->model, status, err);
     for (int i = c->n_planned - 1; !status && i >= 0; i--) {
         bool ok = lk_cache_alloc_part(c->planned[i].cache, p->s->cache, p->job.index,
                                       (int64_t)c->planned[i].n_tok);
-        if (!lk_agree_all(p->s->model->peers, ok)) lk_checkpoints_drop_planned(p->s, i);
+        if (!lk_agree_all(p->s->model, ok)) lk_checkpoints_drop_planned(p->s, i);
     }
     return status;
 }

@@ -49,7 +49,7 @@ lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err)
 
 /* Tokens [at, at + n) through `layer`: prepare finds all memory, and compute replaces p->x, or
  * computes p->graph.logits. Neither does anything in a process without the layer. compute: LK_E_IO
- * if a rank is lost; LK_E_NOMEM if ggml cannot start, which ends all ranks. */
+ * if a process is lost; LK_E_NOMEM if ggml cannot start, which ends all. */
 lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
                                    lk_err *err);
 lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,

@@ -38,20 +38,23 @@ struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int 
                                           .skip = l->skip ? l->skip->data : NULL};
 }
 
-void lk_recurrent_write(const struct lk_net *net, const float *states, struct lk_saving *saving) {
-    const struct lk_stages *stages = &net->stages;
-    size_t layer = lk_recurrent_layer_bytes(&net->hp);
-    if (stages->n <= 1) lk_saving_put(saving, 0, states, lk_recurrent_bytes(&net->hp));
-    for (int i = 0; stages->n > 1 && i < stages->n; i++)
-        lk_saving_put(saving, i * (saving->ranks->n_rank / stages->n), states,
-                      (size_t)(stages->recurrent[i + 1] - stages->recurrent[i]) * layer);
+void lk_recurrent_write(const struct lk_model *model, const float *states,
+                        struct lk_saving *saving) {
+    const struct lk_hparams *hp = &model->net->hp;
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        if (!hp->is_recurrent[layer]) continue;
+        const float *state =
+            lk_net_has(model->net, layer) ? lk_recurrent_state(hp, (float *)states, layer) : NULL;
+        lk_saving_put(saving, model->holder ? model->holder[layer] : 0, state,
+                      lk_recurrent_layer_bytes(hp));
+    }
 }
 
 void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_restoring *from) {
     const struct lk_hparams *hp = &net->hp;
     size_t layer = lk_recurrent_layer_bytes(hp), all = lk_recurrent_saved_bytes(hp),
-           before = (size_t)hp->held_recurrent[0] * layer, n = all;
-    if (net->stages.n > 1) n = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]) * layer;
+           before = (size_t)hp->held_recurrent[0] * layer,
+           n = (size_t)hp->held_recurrent[1] * layer - before;
     lk_restoring_get(from, NULL, before);
     lk_restoring_get(from, states, n);
     lk_restoring_get(from, NULL, all - before - n);

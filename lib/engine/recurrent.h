@@ -6,10 +6,10 @@
 
 #include "base/ledger.h"
 #include "cache/cache_save.h"
-#include "model/net.h"
+#include "engine/model.h"
 
-/* Bytes of the states that this process holds; 0: the model has none. With stages (model/stages.h)
- * they are those of its layers, and in a saved session those of all layers follow each other. */
+/* Bytes of the states that are held here; 0: the model has none. In a saved session the states of
+ * all layers follow each other. */
 size_t lk_recurrent_bytes(const struct lk_hparams *hp);
 size_t lk_recurrent_saved_bytes(const struct lk_hparams *hp);
 
@@ -22,9 +22,10 @@ float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer)
 /* The weights of layer `layer` that its recurrence needs. */
 struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer);
 
-/* Save the states of all stages, in order of stages; restore those that this process holds. All
- * ranks call these functions. Without recurrent layers they do nothing. */
-void lk_recurrent_write(const struct lk_net *net, const float *states, struct lk_saving *saving);
+/* Save the states of all layers; restore those that are held here. All processes call these
+ * functions. Without recurrent layers they do nothing. */
+void lk_recurrent_write(const struct lk_model *model, const float *states,
+                        struct lk_saving *saving);
 void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_restoring *from);
 
 /* Are saved states, which may be unaligned, finite numbers? */

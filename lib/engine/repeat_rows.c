@@ -19,7 +19,7 @@ static void read_source_rows(const struct repeat *r, int64_t pos, int64_t n) {
     const struct lk_kv *source = &r->from->kv[r->layer][r->side];
     int64_t n_source = source->n_tok - source->first; /* a sliding window keeps only the newest */
     size_t stride = lk_kv_width(source);
-    if (source->on_other_stage) return;
+    if (source->is_elsewhere) return;
     for (int64_t done = 0; done < n;) {
         int64_t at = (pos + done - source->first % n_source + n_source) % n_source;
         int64_t n_now = n_source - at < n - done ? n_source - at : n - done;
@@ -96,7 +96,7 @@ static lk_status repeat_layer(struct lk_session *s, const struct lk_session *sou
 static lk_status repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
                              lk_err *err) {
     if (source->n_tok == 0) return lk_fail(err, LK_E_ARG, "the source session has no rows");
-    if (source->cache->shape.shard.n_rank > 1)
+    if (source->cache->shape.place.share.n > 1)
         return lk_fail(err, LK_E_ARG, "the source session has rows on other ranks");
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d",
@@ -105,12 +105,12 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
     float *rows = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
     lk_status status = rows ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory to repeat rows");
     uint64_t n_layer = s->cache->shape.n_layer;
-    status = lk_agree(s->model->peers, status, err);
+    status = lk_agree(s->model, status, err);
     for (uint64_t layer = 0; !status && layer < n_layer; layer++) {
         status = repeat_layer(s, source, (int)layer, n_tok, rows, err);
-        status = lk_agree(s->model->peers, status, err);
-        if (!status && !lk_report(s->model->peers, s->opts.progress, s->opts.user,
-                                  (layer + 1) * n_tok, n_layer * n_tok))
+        status = lk_agree(s->model, status, err);
+        if (!status && !lk_report(s->model, s->opts.progress, s->opts.user, (layer + 1) * n_tok,
+                                  n_layer * n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled while repeating rows");
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows, size);
@@ -138,5 +138,5 @@ lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, 
                        .session = s,
                        .other = (struct lk_session *)source, /* is only read */
                        .n = n_tok};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }

@@ -46,17 +46,17 @@ static lk_status check_combinations(const struct lk_session *s, bool divided, lk
     if (net->hp.d_rope > 0) features |= lk_feature_bit(LK_FEATURE_SHARED);
     if (lk_hparams_mixed(&net->hp)) features |= lk_feature_bit(LK_FEATURE_TWO_HEADS);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
-    if (divided) features |= lk_feature_bit(LK_FEATURE_RANKS);
-    if (net->stages.n > 1) features |= lk_feature_bit(LK_FEATURE_STAGES);
+    if (divided) features |= lk_feature_bit(LK_FEATURE_DIVIDED_ROWS);
+    if (!lk_net_has_all(net)) features |= lk_feature_bit(LK_FEATURE_DIVIDED_LAYERS);
     const struct lk_combination_rule *rule = lk_combination_check(features);
     return rule ? lk_fail(err, LK_E_UNSUPPORTED, "%s", rule->reason) : LK_OK;
 }
 
 static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     struct lk_cache_shape shape = lk_model_cache_shape(s->model);
-    if (whole) shape.shard = (struct lk_shard){0};
+    if (whole) shape.place.share = (struct lk_share){0};
     lk_status status = set_n_ctx(s, err);
-    if (!status) status = check_combinations(s, shape.shard.n_rank > 1, err);
+    if (!status) status = check_combinations(s, shape.place.share.n > 1, err);
     if (!status) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
     if (status) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
@@ -104,11 +104,11 @@ static lk_status run_new(struct lk_op *op, lk_err *err) {
     return create_session(op->created, op->model, op->recipe, op->opts, op->flag, err);
 }
 
-lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_recipe *recipe,
-                                  const lk_session_opts *opts, bool whole, lk_err *err) {
+lk_status lk_session_new_held(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                              const lk_session_opts *opts, bool whole, lk_err *err) {
     static const lk_session_opts defaults;
     lk_session *s = NULL;
-    lk_status status = lk_op_run(model->peers,
+    lk_status status = lk_op_run(model,
                                  &(struct lk_op){.kind = LK_OP_SESSION_NEW,
                                                  .run = run_new,
                                                  .model = model,
@@ -126,7 +126,7 @@ lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_re
 
 lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
                          const lk_session_opts *opts, lk_err *err) {
-    return lk_session_new_on_ranks(out, model, recipe, opts, false, err);
+    return lk_session_new_held(out, model, recipe, opts, false, err);
 }
 
 static lk_status run_free(struct lk_op *op, lk_err *err) {
@@ -149,7 +149,7 @@ static lk_status run_free(struct lk_op *op, lk_err *err) {
 
 void lk_session_free(lk_session *s) {
     struct lk_op op = {.kind = LK_OP_SESSION_FREE, .run = run_free, .session = s};
-    if (s) lk_op_run(s->model->peers, &op, NULL);
+    if (s) lk_op_run(s->model, &op, NULL);
 }
 
 /* ---- evaluation ---- */
@@ -161,7 +161,7 @@ static lk_status run_reserve(struct lk_op *op, lk_err *err) {
 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {
     struct lk_op op = {.kind = LK_OP_RESERVE, .run = run_reserve, .session = s, .n = n_tok};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }
 
 void lk_session_cancel(lk_session *s) { atomic_store(&s->cancelled, 1); }
@@ -175,7 +175,7 @@ static lk_status run_clear(struct lk_op *op, lk_err *err) {
 
 void lk_session_clear(lk_session *s) {
     struct lk_op op = {.kind = LK_OP_CLEAR, .run = run_clear, .session = s};
-    lk_op_run(s->model->peers, &op, NULL);
+    lk_op_run(s->model, &op, NULL);
 }
 
 /* ---- reuse of a common prefix ---- */
@@ -214,7 +214,7 @@ static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok
         lk_err why = {0};
         lk_status status = lk_session_reserve_logits(s, 1, &why);
         if (!status) status = lk_checkpoints_restore(s, checkpoint, &why);
-        status = lk_agree(s->model->peers, status, &why);
+        status = lk_agree(s->model, status, &why);
         if (status) {
             lk_session_drop_tokens(s);
             lk_fail(err, status, "%s", why.msg);
@@ -283,7 +283,7 @@ lk_status lk_session_sync_marked(lk_session *s, const int32_t *tok, size_t n_tok
                        .mark = mark,
                        .n_mark = n_mark,
                        .n_reused = n_reused};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }
 
 lk_status lk_session_sync(lk_session *s, const int32_t *tok, size_t n_tok, size_t *n_reused,
@@ -300,7 +300,7 @@ static bool have_same_states(const struct lk_session *a, const struct lk_session
 
 static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     if (s->model != from->model ||
-        s->cache->shape.shard.n_rank != from->cache->shape.shard.n_rank ||
+        s->cache->shape.place.share.n != from->cache->shape.place.share.n ||
         s->recipe->absorbs != from->recipe->absorbs ||
         !lk_cache_same_levels(s->cache, from->cache) || !have_same_states(s, from))
         return lk_fail(err, LK_E_ARG,
@@ -314,7 +314,7 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     from->n_pass = 0; /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (!status) status = lk_cache_copy(s->cache, from->cache, &why);
-    status = lk_agree(s->model->peers, status, &why);
+    status = lk_agree(s->model, status, &why);
     if (status) {
         lk_cache_clear(s->cache);
         return lk_fail(err, status, "%s", why.msg);
@@ -336,5 +336,5 @@ static lk_status run_copy(struct lk_op *op, lk_err *err) {
 
 lk_status lk_session_copy(lk_session *s, lk_session *from, lk_err *err) {
     struct lk_op op = {.kind = LK_OP_COPY, .run = run_copy, .session = s, .other = from};
-    return s == from ? LK_OK : lk_op_run(s->model->peers, &op, err);
+    return s == from ? LK_OK : lk_op_run(s->model, &op, err);
 }

@@ -1,12 +1,12 @@
-/* Creating sessions on the ranks of a cluster. */
+/* Creating sessions whose rows are all held here, or divided. */
 #ifndef LK_ENGINE_SESSION_H
 #define LK_ENGINE_SESSION_H
 
 #include "engine/session_state.h"
 
-/* lk_session_new, and in a cluster the choice whether ranks divide the session's rows. whole: every
- * rank holds all rows, and the ranks exchange nothing. */
-lk_status lk_session_new_on_ranks(lk_session **out, lk_model *model, const lk_recipe *recipe,
-                                  const lk_session_opts *opts, bool whole, lk_err *err);
+/* lk_session_new, with the choice whether several processes divide the session's rows. whole: each
+ * of them holds all rows, and they exchange nothing. */
+lk_status lk_session_new_held(lk_session **out, lk_model *model, const lk_recipe *recipe,
+                              const lk_session_opts *opts, bool whole, lk_err *err);
 
 #endif

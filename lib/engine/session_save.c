@@ -51,7 +51,7 @@ static bool write_to_section(void *user, const void *data, size_t n) {
 
 /* The states of recurrent layers, then those of evicted rows. */
 static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
-    lk_recurrent_write(s->model->net, s->recurrent, saving);
+    lk_recurrent_write(s->model, s->recurrent, saving);
     if (saving->ok && saving->writer && s->absorb)
         saving->ok = lk_absorb_write(s->absorb, saving->writer);
     return saving->ok;
@@ -79,9 +79,8 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
     return false;
 }
 
-/* Other ranks send their states, rows and checkpoints if all is well up to there. */
-static bool write_all(const struct lk_session *s, const lk_sampler *sampler, void *room,
-                      FILE *file) {
+/* Other processes send their states, rows and checkpoints if all is well up to there. */
+static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FILE *file) {
     bool others_send = false;
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
                                        .version = LK_SESSION_VERSION,
@@ -94,11 +93,8 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
         struct section section = {.file = file};
         XXH3_64bits_reset(&section.hash);
         const struct lk_writer writer = {write_to_section, &section};
-        struct lk_saving saving = {.writer = &writer,
-                                   .ranks = s->model->peers ? s->model->peers->exchange : NULL,
-                                   .room = room,
-                                   .ok = ok};
-        if (i == LK_SECTION_STATES) others_send = ok = lk_agree_all(s->model->peers, ok);
+        struct lk_saving saving = {.writer = &writer, .link = lk_save_link_of(s->model), .ok = ok};
+        if (i == LK_SECTION_STATES) others_send = ok = lk_agree_all(s->model, ok);
         if (ok || (others_send && i >= LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
@@ -110,31 +106,23 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, voi
 
 static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const char *path,
                            lk_err *err) {
-    struct lk_peers *peers = s->model->peers;
-    struct lk_ledger *ledger = &s->model->ledger;
     struct lk_atomic_file f;
-    size_t n_room = peers ? LK_SAVE_ROOM : 0;
-    void *room = peers ? lk_alloc(ledger, LK_FOR_OTHER, n_room) : NULL;
-    lk_status status = peers && !room ? lk_fail(err, LK_E_NOMEM, "out of memory to save a session")
-                                      : lk_atomic_file_open(&f, path, err);
+    lk_status status = lk_atomic_file_open(&f, path, err);
     if (status) {
-        lk_agree_all(peers, false); /* the others send nothing */
-    } else {
-        if (!write_all(s, sampler, room, f.file))
-            status = peers && peers->lost ? lk_fail_lost(err)
-                                          : lk_fail(err, LK_E_IO, "cannot write %s: %s",
-                                                    f.temporary, strerror(errno));
-        status = lk_atomic_file_close(&f, status, err);
+        lk_agree_all(s->model, false); /* the others send nothing */
+        return status;
     }
-    lk_release(ledger, LK_FOR_OTHER, room, n_room);
-    return status;
+    if (!write_all(s, sampler, f.file))
+        status = lk_is_lost(s->model)
+                     ? lk_fail_lost(err)
+                     : lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary, strerror(errno));
+    return lk_atomic_file_close(&f, status, err);
 }
 
 /* The other processes send their states, rows and checkpoints. */
 static void send_rows(const struct lk_session *s) {
-    struct lk_peers *peers = s->model->peers;
-    struct lk_saving saving = {.ranks = peers->exchange, .ok = true};
-    if (!lk_agree_all(peers, true)) return;
+    struct lk_saving saving = {.link = lk_save_link_of(s->model), .ok = true};
+    if (!lk_agree_all(s->model, true)) return;
     write_states(s, &saving);
     lk_cache_write_rows(s->cache, &saving);
     lk_checkpoints_write(s, &saving);
@@ -153,7 +141,7 @@ lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const 
                        .session = (struct lk_session *)s, /* these are only read */
                        .sampler = (struct lk_sampler *)sampler,
                        .path = path};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }
 
 /* ---- loading ---- */
@@ -326,29 +314,27 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
         len > 100 ? 100 : (int)len, recipe, own);
 }
 
-/* Start to read a section. ranks: NULL if this process has it; room: as of lk_restoring_start. */
+/* Start to read a section. link: NULL if this process has it; room: as of lk_restoring_start. */
 static struct lk_restoring start_section(const struct saved *saved, enum lk_section which,
-                                         const lk_ranks *ranks, void *room) {
-    return lk_restoring_start(saved->section[which], saved->header.section[which].size, ranks,
-                              room);
+                                         struct lk_save_link *link, void *room) {
+    return lk_restoring_start(saved->section[which], saved->header.section[which].size, link, room);
 }
 
-/* All ranks have the sections of a checked file but rows and checkpoints, which rank 0 broadcasts.
- * room: as of lk_restoring_start. */
+/* All processes have the sections of a checked file but rows and checkpoints, which process 0
+ * broadcasts. room: as of lk_restoring_start. */
 static lk_status restore_session(const struct saved *saved, struct lk_session *s, void *room,
                                  lk_err *err) {
-    struct lk_peers *peers = s->model->peers;
-    const lk_ranks *ranks = peers ? peers->exchange : NULL;
+    struct lk_save_link *link = lk_save_link_of(s->model);
     uint64_t logits = saved->header.section[LK_SECTION_LOGITS].size;
-    struct lk_restoring rows = start_section(saved, LK_SECTION_ROWS, ranks, room),
+    struct lk_restoring rows = start_section(saved, LK_SECTION_ROWS, link, room),
                         states = start_section(saved, LK_SECTION_STATES, NULL, NULL),
-                        checkpoints = start_section(saved, LK_SECTION_CHECKPOINTS, ranks, room);
+                        checkpoints = start_section(saved, LK_SECTION_CHECKPOINTS, link, room);
     lk_err why = {0};
     lk_checkpoints_drop(s, 0); /* of the tokens before */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (!status)
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
-    status = lk_agree(peers, status, &why);
+    status = lk_agree(s->model, status, &why);
     if (!status && !lk_cache_restore_rows(s->cache, &rows)) status = lk_fail_lost(&why);
     if (status) {
         lk_session_drop_tokens(s);
@@ -363,45 +349,42 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     s->n_pass = 0;
     s->n_cut++;
     lk_checkpoints_load(s, &checkpoints);
-    return peers && peers->lost ? lk_fail_lost(err) : LK_OK;
+    return lk_is_lost(s->model) ? lk_fail_lost(err) : LK_OK;
 }
 
-/* ---- loading on several ranks: rank 0 has the file, and broadcasts what the others need ---- */
+/* ---- loading in several processes: process 0 has the file, and broadcasts it ---- */
 
-/* The sections that every rank gets whole, before rows and checkpoints. */
+/* The sections that every process gets whole, before rows and checkpoints. */
 static const enum lk_section broadcast_sections[] = {LK_SECTION_TOKENS, LK_SECTION_LOGITS,
                                                      LK_SECTION_STATES, LK_SECTION_COUNTS};
 enum { N_BROADCAST = sizeof broadcast_sections / sizeof *broadcast_sections };
 
-/* Broadcast the sections from rank 0, whose file is mapped, to room for them on the others. */
-static bool broadcast_file(struct lk_peers *peers, struct saved *saved) {
+/* Broadcast the sections from process 0, whose file is mapped, to room for them in the others. */
+static bool broadcast_file(const struct lk_model *model, struct saved *saved) {
     bool ok = true;
     for (int i = 0; i < N_BROADCAST; i++) {
         enum lk_section which = broadcast_sections[i];
         uint64_t n = saved->header.section[which].size;
-        if (n > 0) ok = ok && peers->broadcast(peers, (void *)saved->section[which], n);
+        if (n > 0) ok = ok && lk_broadcast(model, (void *)saved->section[which], n);
     }
     return ok;
 }
 
-/* Restore a checked file on all ranks. */
-static lk_status restore_on_ranks(struct saved *saved, struct lk_session *s, lk_err *err) {
-    struct lk_peers *peers = s->model->peers;
-    if (!peers) return restore_session(saved, s, NULL, err);
-    if (!peers->broadcast(peers, &saved->header, sizeof saved->header) ||
-        !lk_agree_all(peers, true))
-        return lk_fail(err, LK_E_NOMEM, "a rank is out of memory to load a session");
-    if (!broadcast_file(peers, saved)) return lk_fail_lost(err);
+/* Restore a checked file in all processes. */
+static lk_status restore_everywhere(struct saved *saved, struct lk_session *s, lk_err *err) {
+    if (!lk_broadcast(s->model, &saved->header, sizeof saved->header) ||
+        !lk_agree_all(s->model, true))
+        return lk_fail(err, LK_E_NOMEM, "another process is out of memory to load a session");
+    if (!broadcast_file(s->model, saved)) return lk_fail_lost(err);
     return restore_session(saved, s, NULL, err);
 }
 
 /* What the other processes do. */
 static void receive_saved(struct lk_session *s) {
-    struct lk_peers *peers = s->model->peers;
     struct saved saved = {0};
     lk_err why = {0};
-    if (lk_agree(peers, LK_OK, &why) || /* rank 0 could not load the file */
-        !peers->broadcast(peers, &saved.header, sizeof saved.header))
+    if (lk_agree(s->model, LK_OK, &why) || /* process 0 could not load the file */
+        !lk_broadcast(s->model, &saved.header, sizeof saved.header))
         return;
     size_t n = LK_RESTORE_ROOM, at = LK_RESTORE_ROOM;
     for (int i = 0; i < N_BROADCAST; i++) n += saved.header.section[broadcast_sections[i]].size;
@@ -410,7 +393,7 @@ static void receive_saved(struct lk_session *s) {
         saved.section[broadcast_sections[i]] = room + at;
         at += saved.header.section[broadcast_sections[i]].size;
     }
-    if (lk_agree_all(peers, room != NULL) && broadcast_file(peers, &saved))
+    if (lk_agree_all(s->model, room != NULL) && broadcast_file(s->model, &saved))
         restore_session(&saved, s, room, NULL);
     lk_release(&s->model->ledger, LK_FOR_OTHER, room, n);
 }
@@ -429,8 +412,8 @@ static lk_status load_file(lk_session *s, lk_sampler *sampler, const char *path,
                                      n_sampler, s->model->net->hp.n_vocab, &restored, &reason);
         if (status) lk_fail(&why, status, "cannot load %s: %s", path, reason.msg);
     }
-    status = lk_agree(s->model->peers, status, &why);
-    if (!status) status = restore_on_ranks(&saved, s, &why);
+    status = lk_agree(s->model, status, &why);
+    if (!status) status = restore_everywhere(&saved, s, &why);
     if (opened) lk_mapping_close(&saved.map);
     return status ? lk_fail(err, status, "%s", why.msg) : LK_OK;
 }
@@ -444,7 +427,7 @@ static lk_status run_load(struct lk_op *op, lk_err *err) {
 lk_status lk_session_load(lk_session *s, lk_sampler *sampler, const char *path, lk_err *err) {
     struct lk_op op = {
         .kind = LK_OP_LOAD, .run = run_load, .session = s, .sampler = sampler, .path = path};
-    return lk_op_run(s->model->peers, &op, err);
+    return lk_op_run(s->model, &op, err);
 }
 
 lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err) {

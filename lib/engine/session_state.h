@@ -44,7 +44,7 @@ struct lk_session {
     size_t logits_cap; /* rows that fit */
     int32_t n_logits;  /* 0: none are valid */
     struct lk_checkpoints checkpoints;
-    int32_t number;        /* in the model's cluster */
+    int32_t number;        /* that the peers know it by */
     _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
 };
 

@@ -73,7 +73,7 @@ lk_session_stats lk_session_sum_stats(const lk_session *s, int32_t part_of, uint
                        .part_of = part_of,
                        .part = stats.cache_bytes};
     for (int i = 0; i < N; i++) sum[i] = *field[i];
-    lk_op_run(s->model->peers, &op, NULL);
+    lk_op_run(s->model, &op, NULL);
     for (int i = 0; i < N; i++) *field[i] = sum[i];
     *part = op.part;
     return stats;
@@ -93,9 +93,7 @@ lk_session_stats lk_session_get_stats(const lk_session *s) {
     return add_ratios(s, lk_session_sum_stats(s, -1, &part));
 }
 
-lk_session_stats lk_session_get_rank_stats(const lk_session *s) {
-    return add_ratios(s, own_stats(s));
-}
+lk_session_stats lk_session_own_stats(const lk_session *s) { return add_ratios(s, own_stats(s)); }
 
 /* Index of the level that was made from the recipe's level `spec`; -1 if there is none. */
 static int find_level(const struct lk_kv *kv, int spec) {
@@ -132,7 +130,7 @@ bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
             int level = find_level(kv, (int)i);
             if (level < 0) continue;
             *(side == LK_K ? &sum.k_bytes : &sum.v_bytes) +=
-                lk_shard_held_blocks(kv, level) * kv->level[level].block_bytes;
+                lk_held_blocks(kv, level) * kv->level[level].block_bytes;
             if (layer != reported) continue;
             *(side == LK_K ? &sum.k_rows : &sum.v_rows) = kv->count[level].rows;
             lk_codec_print(&kv->rule[level].codec, side, side == LK_K ? sum.k_codec : sum.v_codec,
@@ -147,7 +145,7 @@ bool lk_session_get_level(const lk_session *s, size_t i, lk_level_stats *out) {
                        .n = i,
                        .sum = bytes,
                        .n_sum = 2};
-    lk_op_run(s->model->peers, &op, NULL);
+    lk_op_run(s->model, &op, NULL);
     sum.k_bytes = bytes[0];
     sum.v_bytes = bytes[1];
     snprintf(sum.name, sizeof sum.name, "%s", staging ? "newest" : recipe->level[i].name);

@@ -28,7 +28,7 @@ struct lk_bind {
     int64_t id; /* index in the file's tensor table */
     enum lk_tensor_use use;
     bool is_concat;    /* *dst stays NULL: the rows are part of a concatenated tensor */
-    bool is_elsewhere; /* *dst stays NULL: only another stage computes with it (stages.h) */
+    bool is_elsewhere; /* *dst stays NULL: only layers that are not held here use it */
     struct lk_row_segment segment[3]; /* its rows in the file's order, if adapters are added */
     int n_segment;                    /* 0: the tensor is as in the file */
 };

@@ -75,7 +75,7 @@ struct lk_hparams {
 
     /* Hybrids: layers whose attention is a recurrence with a state of constant size. */
     int32_t n_recurrent;       /* number of these layers */
-    int32_t held_recurrent[2]; /* [first, end) of them: whose states this process has (stages.h) */
+    int32_t held_recurrent[2]; /* [first, end) of them: whose states are held here */
     uint8_t *is_recurrent;     /* [n_layer + n_next], allocated from the ledger */
     int32_t *index; /* [n_layer + n_next] of a layer among those of its kind, likewise; of a layer
                      * that has no K and V, that of the layer it attends to */

@@ -275,11 +275,82 @@ static uint64_t norms_hash(const struct lk_loader *ld) {
     return sum;
 }
 
+/* ---- the layers that are held here ---- */
+
+/* Bytes of a bound tensor, in the type that it is computed with. */
+static uint64_t bound_bytes(const struct lk_loader *ld, const struct lk_bind *b) {
+    int64_t ne[3];
+    lk_bound_shape(ld, b, ne);
+    bool f32 = ld->opts.f32 || b->use == LK_USE_VECTOR;
+    return (uint64_t)ggml_row_size(f32 ? GGML_TYPE_F32 : lk_bound_type(ld, b), ne[0]) *
+           (uint64_t)(ne[1] * ne[2]);
+}
+
+/* The layer of a bound tensor; -1: it belongs to none. */
+static int layer_of(const struct lk_net *net, const struct lk_bind *b) {
+    uintptr_t at = (uintptr_t)b->dst, first = (uintptr_t)net->layer;
+    size_t n = (size_t)net->hp.n_layer * sizeof *net->layer;
+    return at >= first && at < first + n ? (int)((at - first) / sizeof *net->layer) : -1;
+}
+
+/* Does only what follows the last layer use the tensor? */
+static bool is_of_head(const struct lk_net *net, const struct lk_bind *b) {
+    return b->dst == &net->output || b->dst == &net->output_b || b->dst == &net->output_norm ||
+           b->dst == &net->output_norm_b;
+}
+
+/* Does only what precedes the first layer use the tensor? Positions that were learned are a
+ * property of the model too, and their table is small. */
+static bool is_of_embedding(const struct lk_net *net, const struct lk_bind *b) {
+    if (net->hp.n_embd_layer > 0) return false; /* layers look the tokens up, too */
+    return b->dst == &net->tok_embd || b->dst == &net->tok_norm || b->dst == &net->tok_norm_b;
+}
+
+/* Sum up the weights of each layer, bytes [n_layer]. The logits' matrix belongs to the last one. */
+static void sum_layer_bytes(const struct lk_net *net, const struct lk_loader *ld, uint64_t *bytes) {
+    int n_layer = net->hp.n_layer;
+    for (size_t i = 0; i < ld->n_bind; i++) {
+        const struct lk_bind *b = &ld->bind[i];
+        int layer = is_of_head(net, b) ? n_layer - 1 : layer_of(net, b);
+        if (layer < 0 || layer >= n_layer || b->use == LK_USE_TABLE) continue;
+        bytes[layer] += bound_bytes(ld, b);
+    }
+}
+
+/* Choose the layers, and leave out the tensors that only the others use. Sets the net's
+ * matrix_bytes and table_bytes. */
+static lk_status choose_layers(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    struct lk_hparams *hp = &net->hp;
+    const struct lk_layer_choice *choice = ld->opts.choice;
+    uint64_t layer_bytes[LK_MAX_LAYERS] = {0};
+    lk_status status = LK_OK;
+    net->first_layer = 0;
+    net->end_layer = hp->n_layer;
+    sum_layer_bytes(net, ld, layer_bytes);
+    if (choice)
+        status =
+            choice->choose(hp, layer_bytes, choice->user, &net->first_layer, &net->end_layer, err);
+    hp->held_recurrent[0] = hp->held_recurrent[1] = 0;
+    for (int layer = 0; layer < net->end_layer; layer++)
+        hp->held_recurrent[layer >= net->first_layer] += hp->is_recurrent[layer] != 0;
+    hp->held_recurrent[1] += hp->held_recurrent[0];
+    for (size_t i = 0; i < ld->n_bind; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        int layer = layer_of(net, b);
+        b->is_elsewhere = (layer >= 0 && !lk_net_has(net, layer)) ||
+                          (is_of_head(net, b) && net->end_layer < hp->n_layer) ||
+                          (is_of_embedding(net, b) && net->first_layer > 0);
+        uint64_t *bytes = b->use == LK_USE_TABLE ? &net->table_bytes : &net->matrix_bytes;
+        *bytes += b->is_elsewhere ? 0 : bound_bytes(ld, b);
+    }
+    return status;
+}
+
 /* Load the net from ld's file, which is open. */
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = identify_family(net, ld, err);
     if (!status) status = bind_family(net, ld, err);
-    if (!status) status = lk_stages_divide(net, ld, err);
+    if (!status) status = choose_layers(net, ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)

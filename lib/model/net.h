@@ -19,7 +19,6 @@
 #include "base/ledger.h"
 #include "model/adapter.h"
 #include "model/hparams.h"
-#include "model/stages.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -98,8 +97,8 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
-    uint64_t adapter_bytes;  /* of weight_bytes: merged matrices, less those of the file */
-    struct lk_stages stages; /* which layers this process has */
+    uint64_t adapter_bytes;         /* of weight_bytes: merged matrices, less those of the file */
+    int32_t first_layer, end_layer; /* layers [first, end) are held here; usually all */
     uint64_t matrix_bytes, table_bytes; /* of its tensors, loaded or mapped: those that every token
                                          * is multiplied by, and tables whose rows are looked up */
     bool header_only;                   /* tensors have types and shapes, but no data */
@@ -140,13 +139,29 @@ struct lk_family {
 
 enum { LK_LAYER_NODES = 96 };
 
+/* Is a layer held here? Are all? */
+static inline bool lk_net_has(const struct lk_net *net, int layer) {
+    return layer >= net->first_layer && layer < net->end_layer;
+}
+static inline bool lk_net_has_all(const struct lk_net *net) {
+    return net->end_layer - net->first_layer == net->hp.n_layer;
+}
+
+/* Chooses the layers to load, [*first, *end), from the bytes of weights of each, bytes [n_layer],
+ * without tables whose rows are looked up. The result depends on the file only. */
+struct lk_layer_choice {
+    lk_status (*choose)(const struct lk_hparams *hp, const uint64_t *bytes, void *user,
+                        int32_t *first, int32_t *end, lk_err *err);
+    void *user;
+};
+
 struct lk_net_opts {
     bool f32; /* dequantize matrices when loading */
     bool no_mmap, no_repack;
     int32_t n_ctx;    /* largest context, for RoPE that depends on it; 0: that of the training */
     bool header_only; /* load no weights: only what a plan needs */
-    int32_t stage, n_stage; /* load the layers of one stage (stages.h); n_stage <= 1: all */
-    const struct lk_kernels *kernels; /* NULL: the fastest */
+    const struct lk_layer_choice *choice; /* which layers to load; NULL: all */
+    const struct lk_kernels *kernels;     /* NULL: the fastest */
     /* [n_layer][LK_N_ADAPTED] adapters that are merged into the weights, or NULL. Only read while
      * the model is loaded. LK_E_FORMAT if the sum is not finite. */
     const struct lk_adapter *adapter;

@@ -94,8 +94,8 @@ static const struct lk_combination_rule rules[] = {
      "recipe"},
     {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
-    {LK_FEATURE_READ, LK_FEATURE_RANKS, 0, ranks_tiles},
-    {LK_FEATURE_LESS, LK_FEATURE_STAGES, 0, stages_states},
+    {LK_FEATURE_READ, LK_FEATURE_DIVIDED_ROWS, 0, ranks_tiles},
+    {LK_FEATURE_LESS, LK_FEATURE_DIVIDED_LAYERS, 0, stages_states},
 };
 
 const struct lk_combination_rule *lk_combination_check(lk_features features) {
@@ -140,8 +140,8 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SOFTCAP] = "soft cap",
         [LK_FEATURE_SHARED] = "latent attention",
         [LK_FEATURE_TWO_HEADS] = "two head sizes",
-        [LK_FEATURE_RANKS] = "several ranks",
-        [LK_FEATURE_STAGES] = "several stages",
+        [LK_FEATURE_DIVIDED_ROWS] = "several ranks",
+        [LK_FEATURE_DIVIDED_LAYERS] = "several stages",
     };
     return name[f];
 }

@@ -46,8 +46,8 @@ enum lk_feature {
     LK_FEATURE_SHARED,    /* latent attention: V is a part of K too */
     LK_FEATURE_TWO_HEADS, /* layers with a window have other heads than the others */
     /* of the run */
-    LK_FEATURE_RANKS,  /* several ranks divide the rows (cache/shard.h) */
-    LK_FEATURE_STAGES, /* ranks hold different layers (model/stages.h) */
+    LK_FEATURE_DIVIDED_ROWS,   /* several processes divide the rows (cache/held.h) */
+    LK_FEATURE_DIVIDED_LAYERS, /* and the layers */
     LK_N_FEATURE
 };
 

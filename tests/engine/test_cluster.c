@@ -79,8 +79,7 @@ static void test_memory(void **state) {
         assert_int_equal(lk_recipe_parse(&f16, "f16", NULL), LK_OK);
         for (int i = 0; i < 2; i++) {
             lk_model *model = i ? b.divided : b.single;
-            assert_int_equal(lk_session_new_on_ranks(&source[i], model, f16, &opts, true, &err),
-                             LK_OK);
+            assert_int_equal(lk_session_new_held(&source[i], model, f16, &opts, true, &err), LK_OK);
             assert_int_equal(lk_session_sync(source[i], tok, N_SOURCE, NULL, &err), LK_OK);
         }
         assert_true(distance(source[0], source[1]) == 0); /* nothing is divided */

@@ -106,7 +106,8 @@ static void check_rank_memory(struct both *b, struct pair *p, const char *path, 
                               int n_part) {
     const lk_model_opts header_only = {.n_threads = 1, .no_mmap = true, .header_only = true};
     const lk_session_opts opts = {.n_ctx = p->one->opts.n_ctx};
-    int n_rank = b->divided->peers->exchange->n_rank, stage = rank * N_STAGE / n_rank;
+    int n_rank = lk_cluster_n_rank(lk_cluster_of(b->divided->peers)),
+        stage = rank * N_STAGE / n_rank;
     struct lk_cluster *c = ranks_cluster(b->ranks, rank);
     const lk_model *model = lk_handles_get(&c->models, b->divided->number);
     lk_rank_weights all, part;
@@ -148,12 +149,12 @@ static void check_memory(struct both *b, const char *path, const char *recipe, i
     assert_int_equal(lk_recipe_parse(&f16, "f16", NULL), LK_OK);
     for (int k = 0; k < 2; k++) {
         lk_model *model = k ? b->divided : b->single;
-        assert_int_equal(lk_session_new_on_ranks(&source[k], model, f16, &opts, true, &err), LK_OK);
+        assert_int_equal(lk_session_new_held(&source[k], model, f16, &opts, true, &err), LK_OK);
         assert_int_equal(lk_session_sync(source[k], tok, N_SOURCE, NULL, &err), LK_OK);
         if (lk_repeat_rows(k ? p.many : p.one, source[k], (size_t)n_tok - 1, &err) != LK_OK)
             fail_msg("%s", err.msg);
     }
-    for (int rank = 0; rank < b->divided->peers->exchange->n_rank; rank++)
+    for (int rank = 0; rank < lk_cluster_n_rank(lk_cluster_of(b->divided->peers)); rank++)
         check_rank_memory(b, &p, path, rank, n_part);
     eval_both(p.one, p.many, tok, 1, false);
     assert_true(distance(p.one, p.many) <= 1e-6);

@@ -30,8 +30,7 @@ static void fill_pair(struct set *s, int i, const char *recipe, size_t n_tok) {
     assert_int_equal(lk_recipe_parse(&f16, "f16", NULL), LK_OK);
     for (int k = 0; k < 2; k++) {
         lk_session *source, *to = k ? s->p[i].many : s->p[i].one;
-        assert_int_equal(lk_session_new_on_ranks(&source, to->model, f16, &opts, true, &err),
-                         LK_OK);
+        assert_int_equal(lk_session_new_held(&source, to->model, f16, &opts, true, &err), LK_OK);
         assert_int_equal(lk_session_sync(source, s->tok[i], 100, NULL, &err), LK_OK);
         if (lk_repeat_rows(to, source, n_tok - PROMPT, &err) != LK_OK) fail_msg("%s", err.msg);
         lk_session_free(source);

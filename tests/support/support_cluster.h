@@ -2,7 +2,7 @@
 #ifndef LK_TESTS_SUPPORT_CLUSTER_H
 #define LK_TESTS_SUPPORT_CLUSTER_H
 
-#include "cache/shard.h"
+#include "cluster/cluster.h"
 #include "support_ranks.h"
 
 enum {
