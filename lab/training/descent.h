@@ -15,9 +15,6 @@ struct lk_adam {
 /* Step number nth, from 1, with the mean of n_sum gradients. The gradients become 0. */
 void lk_adam_step(const struct lk_adam *adam, float rate, int64_t nth, int n_sum);
 
-/* The nth number of `seed`. */
-uint64_t lk_random_nth(uint64_t seed, uint64_t nth);
-
 /* Shuffle order [n]. */
 void lk_shuffle(int32_t *order, int n, uint64_t seed);
 

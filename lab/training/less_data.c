@@ -465,7 +465,7 @@ void lk_less_choose_queries(struct lk_less_queries *q, const struct lk_less_sour
     const struct lk_less_policy *policy = &source->policy[seq % source->n_policy];
     const int32_t *tok = q->tok + (size_t)seq * source->n_ctx;
     struct places p = divide_places(source, policy, q->n_query, q->n_between);
-    int offset = seed ? (int)(lk_random_nth(seed, 0) % (uint64_t)p.distance) : p.distance / 2;
+    int offset = seed ? (int)(lk_splitmix64_nth(seed, 0) % (uint64_t)p.distance) : p.distance / 2;
     for (int i = 0; i < q->n_query; i++) {
         int nth = i - p.n_rows_only;
         q->query[i] = nth < 0 ? -1 : nth * p.distance + offset;

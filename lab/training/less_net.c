@@ -2,6 +2,7 @@
 #include "training/less_net.h"
 
 #include "base/cxx_call.h"
+#include "base/hash.h"
 #include "codec/f16.h"
 #include "training/descent.h"
 
@@ -331,7 +332,7 @@ void lk_less_net_free(struct lk_less_net *net) {
 
 /* The nth random number of a seed, uniform in [0, 1). */
 static float uniform(uint64_t seed, uint64_t nth) {
-    return (float)(lk_random_nth(seed, nth) >> 40) / (float)(1 << 24);
+    return (float)(lk_splitmix64_nth(seed, nth) >> 40) / (float)(1 << 24);
 }
 
 void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
@@ -343,7 +344,7 @@ void lk_less_net_reset(struct lk_less_net *net, float s1, uint64_t seed) {
         float a = sqrtf(6.0f / (float)(ne[0] + ne[1]));
         for (int set = 0; set < n_set; set++) {
             float *w = net->node->param[p][set]->data;
-            uint64_t of = lk_random_nth(seed, (uint64_t)p * MAX_SET + (uint64_t)set);
+            uint64_t of = lk_splitmix64_nth(seed, (uint64_t)p * MAX_SET + (uint64_t)set);
             for (int64_t i = 0; i < ne[0] * ne[1] * ne[2]; i++)
                 w[i] = p == LK_PSI_S1   ? s1
                        : p == LK_PSI_S2 ? 1e-4f
@@ -439,7 +440,7 @@ static void fill_dropout_mask(struct ggml_tensor *t, float dropout, uint64_t see
     unsigned n_drop = (unsigned)lrintf(dropout * 256);
     float kept_scale = 256.0f / (float)(256 - n_drop);
     for (int64_t i = 0; i < n; i += 8) {
-        uint64_t bits = lk_random_nth(seed, (uint64_t)i);
+        uint64_t bits = lk_splitmix64_nth(seed, (uint64_t)i);
         for (int64_t j = i; j < n && j < i + 8; j++, bits >>= 8)
             x[j] = (bits & 255) < n_drop ? 0 : kept_scale;
     }
@@ -464,9 +465,9 @@ lk_status lk_less_net_add_gradient(struct lk_less_net *net, uint64_t seed, float
                                    lk_err *err) {
     for (int head = 0; net->size.dropout > 0 && head < net->size.shape.n_head_kv; head++) {
         fill_dropout_mask(net->node->head[head].drop_phi, net->size.dropout,
-                          lk_random_nth(seed, 2 * (uint64_t)head));
+                          lk_splitmix64_nth(seed, 2 * (uint64_t)head));
         fill_dropout_mask(net->node->head[head].drop_psi, net->size.dropout,
-                          lk_random_nth(seed, 2 * (uint64_t)head + 1));
+                          lk_splitmix64_nth(seed, 2 * (uint64_t)head + 1));
     }
     *(float *)ggml_graph_get_grad_acc(net->train_graph.graph, net->node->loss)->data = 1;
     lk_status status = lk_graph_run(&net->train_graph, net->model, err);

@@ -60,8 +60,8 @@ static lk_status count_step(struct trainer *t, lk_err *err) {
 
 /* Seed of a step, never 0. */
 static uint64_t step_seed(const struct trainer *t, int layer, int epoch, int step) {
-    uint64_t seed = lk_random_nth(t->opts.seed, 1000 + (uint64_t)layer);
-    return lk_random_nth(lk_random_nth(seed, (uint64_t)epoch), (uint64_t)step) | 1;
+    uint64_t seed = lk_splitmix64_nth(t->opts.seed, 1000 + (uint64_t)layer);
+    return lk_splitmix64_nth(lk_splitmix64_nth(seed, (uint64_t)epoch), (uint64_t)step) | 1;
 }
 
 /* ---- the start of a layer ---- */
@@ -430,7 +430,7 @@ static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
     if (!t->wo || !t->norm || !t->order || !t->queries.query || !t->queries.weight)
         return lk_fail(err, LK_E_NOMEM, "no memory to train");
     for (int i = 0; i < o->n_seq; i++) t->order[i] = i;
-    lk_shuffle(t->order, o->n_seq, lk_random_nth(o->seed, 0));
+    lk_shuffle(t->order, o->n_seq, lk_splitmix64_nth(o->seed, 0));
     lk_status status =
         lk_less_net_new(&t->net, &t->size, o->seed, t->wo, t->model, &t->ledger, err);
     if (status) return status;

@@ -2,6 +2,7 @@
 #include "training/lora_net.h"
 
 #include "base/cxx_call.h"
+#include "base/hash.h"
 #include "engine/adapters.h"
 #include "model/blocks.h"
 #include "model/net.h"
@@ -461,9 +462,9 @@ static void init_weights(struct lk_lora_net *net, uint64_t seed) {
     for (int i = 0; i < hp->n_layer * LK_N_ADAPTED; i++) {
         const struct lk_lora_param *p = &net->param[i / LK_N_ADAPTED][i % LK_N_ADAPTED];
         float range = 1 / sqrtf((float)p->n_in);
-        uint64_t of = lk_random_nth(seed, (uint64_t)i);
+        uint64_t of = lk_splitmix64_nth(seed, (uint64_t)i);
         for (size_t j = 0; j < (size_t)net->rank * p->n_in; j++) {
-            float uniform = (float)(lk_random_nth(of, j) >> 40) / (float)(1 << 24);
+            float uniform = (float)(lk_splitmix64_nth(of, j) >> 40) / (float)(1 << 24);
             net->weight[p->a + j] = range * (2 * uniform - 1);
         }
     }

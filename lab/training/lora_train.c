@@ -67,7 +67,7 @@ static int sequence_at(struct trainer *t, int64_t at) {
     int64_t epoch = at / n_train(t);
     int32_t *order = t->order + t->n_seq;
     memcpy(order, t->order, (size_t)n_train(t) * sizeof *order);
-    lk_shuffle(order, n_train(t), lk_random_nth(t->opts.seed, 1000 + (uint64_t)epoch));
+    lk_shuffle(order, n_train(t), lk_splitmix64_nth(t->opts.seed, 1000 + (uint64_t)epoch));
     return order[at % n_train(t)];
 }
 
@@ -323,11 +323,11 @@ static lk_status trainer_alloc(struct trainer *t, const lk_recipe *recipe, lk_er
         return lk_fail(err, LK_E_NOMEM, "no memory to train (%.0f MiB)",
                        (double)(x_bytes(t) + 2 * stream) / (1 << 20));
     for (int i = 0; i < t->n_seq; i++) t->order[i] = i;
-    lk_shuffle(t->order, t->n_seq, lk_random_nth(o->seed, 0));
+    lk_shuffle(t->order, t->n_seq, lk_splitmix64_nth(o->seed, 0));
     lk_status status = lk_lora_cache_new(&t->cache, t->model, recipe, o->n_ctx, ledger, err);
     if (!status)
         status = lk_lora_net_new(&t->net, t->model, t->cache, o->n_ctx, o->rank, o->alpha,
-                                 lk_random_nth(o->seed, 1), ledger, err);
+                                 lk_splitmix64_nth(o->seed, 1), ledger, err);
     return status;
 }
 

@@ -24,6 +24,11 @@ static inline uint64_t lk_splitmix64_next(uint64_t *state) {
     return lk_splitmix64(*state += lk_splitmix64_step);
 }
 
+/* The nth number of a generator with this seed, from 0 on. */
+static inline uint64_t lk_splitmix64_nth(uint64_t seed, uint64_t nth) {
+    return lk_splitmix64(seed + (nth + 1) * lk_splitmix64_step);
+}
+
 /* FNV-1a of no bytes. */
 #define LK_FNV1A_INIT 0xcbf29ce484222325u
 

@@ -61,8 +61,6 @@ struct lk_rng {
  * seed. */
 struct lk_rng lk_rng_seed(uint64_t seed, const char *name, uint64_t index);
 
-uint64_t lk_rng_next(struct lk_rng *rng);
-
 /* A number from 0 to n - 1, n > 0. */
 size_t lk_rng_below(struct lk_rng *rng, size_t n);
 
