@@ -35,10 +35,6 @@ static bool parse_count(struct lk_request *request, const struct lk_server_opts 
     return good;
 }
 
-json_t *lk_anthropic_count_json(const struct lk_request *request) {
-    return json_pack("{s:I}", "input_tokens", (json_int_t)request->prompt[0].n_tok);
-}
-
 /* ---- parts of a response ---- */
 
 /* The id of the message: OpenAI's id has the prefix "chatcmpl". */
@@ -198,6 +194,13 @@ static const char *error_type(int status) {
 }
 
 json_t *lk_anthropic_error_json(const struct lk_api_error *error) {
+    struct lk_api_error too_long;
+    if (error->n_ctx) { /* a token is left for the answer */
+        too_long = lk_api_error_in_words(
+            error, "prompt is too long: %zu tokens > %zu maximum (context length %zu)",
+            error->n_tok, error->n_ctx - 1, error->n_ctx);
+        error = &too_long;
+    }
     return json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type",
                      error_type(error->status), "message", error->msg);
 }

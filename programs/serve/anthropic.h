@@ -13,9 +13,6 @@ extern const struct lk_endpoint lk_anthropic_count;
 /* The body of a reply with an error; a new reference. */
 json_t *lk_anthropic_error_json(const struct lk_api_error *error);
 
-/* {"input_tokens": n} of a prepared request; a new reference. */
-json_t *lk_anthropic_count_json(const struct lk_request *request);
-
 /* Convert a body to OpenAI's chat form; a new reference. NULL: see `error`. `count_only`: its
  * tokens are only counted, so it needs no limit. */
 json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_error *error);

@@ -21,6 +21,28 @@ bool lk_api_error_set(struct lk_api_error *error, int status, const char *code, 
     return false;
 }
 
+bool lk_api_error_set_too_long(struct lk_api_error *error, const char *param, size_t n_tok,
+                               size_t n_ctx) {
+    lk_api_error_set(error, 400, "context_length_exceeded", param,
+                     "This model's maximum context length is %zu tokens. However, your request has "
+                     "%zu tokens, which exceeds the available context size. Please reduce the "
+                     "length of the messages.",
+                     n_ctx, n_tok);
+    error->n_tok = n_tok;
+    error->n_ctx = n_ctx;
+    return false;
+}
+
+struct lk_api_error lk_api_error_in_words(const struct lk_api_error *error, const char *format,
+                                          ...) {
+    struct lk_api_error out = *error;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out.msg, sizeof out.msg, format, args);
+    va_end(args);
+    return out;
+}
+
 bool lk_api_omit(struct lk_api_error *error, const char *kind) {
     if (error->n_omitted++ == 0) {
         size_t n = 0; /* a word: it becomes a part of a line */
@@ -63,6 +85,11 @@ static const char *error_type(int status) {
 }
 
 json_t *lk_api_error_json(const struct lk_api_error *error) {
-    return json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", error->msg, "type",
-                     error_type(error->status), "param", error->param, "code", error->code);
+    json_t *json = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", error->msg, "type",
+                             error_type(error->status), "param", error->param, "code", error->code);
+    if (!error->n_ctx) return json;
+    json_t *inner = json_object_get(json, "error"); /* llama-server's names */
+    json_object_set_new(inner, "n_prompt_tokens", json_integer((json_int_t)error->n_tok));
+    json_object_set_new(inner, "n_ctx", json_integer((json_int_t)error->n_ctx));
+    return json;
 }

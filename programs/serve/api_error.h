@@ -7,11 +7,12 @@
 #include <jansson.h>
 
 struct lk_api_error {
-    int status;        /* HTTP status; 0: no error */
-    const char *code;  /* e.g. "model_not_found"; static, or NULL */
-    const char *param; /* the invalid field; static, or NULL */
-    int retry_s;       /* value of Retry-After; 0: no such header */
-    char msg[600];     /* one line of valid UTF-8 */
+    int status;          /* HTTP status; 0: no error */
+    const char *code;    /* e.g. "model_not_found"; static, or NULL */
+    const char *param;   /* the invalid field; static, or NULL */
+    int retry_s;         /* value of Retry-After; 0: no such header */
+    char msg[600];       /* one line of valid UTF-8 */
+    size_t n_tok, n_ctx; /* lk_api_error_set_too_long; otherwise 0 */
     /* Not an error: parts of the request that are served without, such as images, and the kind of
      * the first one. */
     size_t n_omitted;
@@ -23,6 +24,16 @@ struct lk_api_error {
  * can end with "return lk_api_error_set(...)". */
 bool lk_api_error_set(struct lk_api_error *error, int status, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* 400: a prompt of n_tok tokens does not fit a context of n_ctx. Clients compact a conversation
+ * when they find certain words in the message, and take the numbers from it. These are the words of
+ * OpenAI's chats; the errors of other APIs (json functions of their files) have their own. */
+bool lk_api_error_set_too_long(struct lk_api_error *error, const char *param, size_t n_tok,
+                               size_t n_ctx);
+
+/* The same error with other words. */
+struct lk_api_error lk_api_error_in_words(const struct lk_api_error *error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Count a part of the request that is left out. Always returns true. */
 bool lk_api_omit(struct lk_api_error *error, const char *kind);

@@ -412,7 +412,7 @@ static bool check_fields(json_t *body, enum lk_fields_of of, const char *prefix,
 
 json_t *lk_fields_parse(const char *text, size_t len, enum lk_fields_of of,
                         struct lk_api_error *error) {
-    json_t *body = lk_json_parse_body(text, len, error);
+    json_t *body = lk_json_parse_texts(text, len, error);
     if (!body) return NULL;
     json_t *options = of == LK_FIELDS_OLLAMA ? json_object_get(body, "options") : NULL;
     bool good =

@@ -129,11 +129,20 @@ static bool check_place(const struct lk_exchange *x, struct lk_api_error *error)
 }
 
 /* Check everything that does not need the body, before any of it is kept. False: x->refusal. */
+static bool check_coding(const struct lk_exchange *x, struct lk_api_error *error) {
+    const char *coding = lk_exchange_header(x, "Content-Encoding");
+    return !coding || !*coding || strcasecmp(coding, "identity") == 0 ||
+           lk_api_error_set(error, 415, "unsupported_encoding", NULL,
+                            "the body has the Content-Encoding '%.40s', but must be plain JSON: "
+                            "send it without compression",
+                            coding);
+}
+
 static bool check_headers(struct lk_exchange *x) {
     struct lk_api_error *error = &x->refusal;
     bool ambiguous = !are_unambiguous(x, error), has_place = !ambiguous && check_place(x, error);
     x->close = ambiguous || !has_place;
-    return has_place && lk_route_find(x, error) &&
+    return has_place && lk_route_find(x, error) && check_coding(x, error) &&
            (announced_length(x) <= x->server->opts.max_body || refuse_too_large(x, error)) &&
            lk_charge_add(&x->charge, announced_length(x), error);
 }

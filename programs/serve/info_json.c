@@ -50,11 +50,28 @@ json_t *lk_model_json(const struct lk_server *server, const char *name) {
     json_t *recipes = json_array();
     for (size_t i = 0; i < o->n_recipe; i++)
         json_array_append_new(recipes, recipe_json(o->recipe[i]));
-    return json_pack("{s:s, s:s, s:I, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", name,
-                     "object", "model", "created", (json_int_t)server->started, "owned_by",
-                     "lowkey", "meta", "arch", info.arch, "n_params", (json_int_t)info.n_param,
-                     "n_vocab", info.n_vocab, "n_ctx", o->n_ctx, "n_ctx_train", info.n_ctx_train,
-                     "kv", recipes);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:I, s:s, s:s, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", name, "object",
+        "model", "created", (json_int_t)server->started, "owned_by", "lowkey", "type", "llm",
+        "state", "loaded", "meta", "arch", info.arch, "n_params", (json_int_t)info.n_param,
+        "n_vocab", info.n_vocab, "n_ctx", o->n_ctx, "n_ctx_train", info.n_ctx_train, "kv", recipes);
+    /* The names under which clients look for the context: vLLM's, OpenRouter's, LM Studio's. */
+    static const char *const context[] = {"max_model_len",         "context_length",
+                                          "context_window",        "max_context_length",
+                                          "loaded_context_length", "n_ctx"};
+    for (size_t i = 0; i < sizeof context / sizeof context[0]; i++)
+        json_object_set_new(json, context[i], json_integer(o->n_ctx));
+    return json;
+}
+
+json_t *lk_codex_model_json(const struct lk_server *server, const char *name) {
+    const struct lk_server_opts *o = &server->opts;
+    return json_pack("{s:s, s:s, s:s, s:s, s:n, s:[], s:s, s:s, s:b, s:i, s:b, s:i, s:i, s:[s]}",
+                     "slug", name, "name", name, "model", name, "display_name", name, "description",
+                     "supported_reasoning_levels", "visibility", "list", "shell_type",
+                     "shell_command", "supported_in_api", 1, "priority", 0,
+                     "supports_parallel_tool_calls", 1, "context_window", o->n_ctx,
+                     "max_context_window", o->n_ctx, "input_modalities", "text");
 }
 
 static json_t *level_json(const lk_level_stats *level) {

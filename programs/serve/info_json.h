@@ -10,4 +10,7 @@ json_t *lk_model_json(const struct lk_server *server, const char *name);
 /* All sessions with their levels and bytes, and the totals; a new reference. */
 json_t *lk_slots_json(struct lk_server *server);
 
+/* An element of "models" in the reply of /v1/models, in the form that Codex reads. */
+json_t *lk_codex_model_json(const struct lk_server *server, const char *name);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What jansson allocates, malloc's overhead included. */
 enum { OBJECT_BYTES = 288, ARRAY_BYTES = 160, VALUE_BYTES = 56, KEY_BYTES = 72 };
@@ -39,8 +40,49 @@ uint64_t lk_json_max_parsed_bytes(size_t len) {
     return base + factor * len;
 }
 
+/* The code of an escape "\\uXXXX" at the start of a text; -1: none is there. */
+static long unicode_escape(const char *at, size_t len) {
+    char digits[5] = {0};
+    if (len < 6 || at[0] != '\\' || at[1] != 'u') return -1;
+    memcpy(digits, at + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? strtol(digits, NULL, 16) : -1;
+}
+
+/* Is there an escape that does not stand for a character? Replace them, if `copy` is not NULL. */
+static bool replace_escapes(const char *body, size_t len, char *copy) {
+    bool found = false;
+    for (size_t i = 0; i < len; i++) {
+        if (body[i] != '\\') continue;
+        long code = unicode_escape(body + i, len - i);
+        bool high = code >= 0xd800 && code < 0xdc00, low = code >= 0xdc00 && code < 0xe000;
+        long next = high ? unicode_escape(body + i + 6, len - i - 6) : -1;
+        bool pair = next >= 0xdc00 && next < 0xe000;
+        if (code == 0 || low || (high && !pair)) {
+            found = true;
+            if (copy) memcpy(copy + i, "\\ufffd", 6);
+        }
+        i += pair ? 11 : code >= 0 ? 5 : 1;
+    }
+    return found;
+}
+
+json_t *lk_json_parse_texts(const char *body, size_t len, struct lk_api_error *error) {
+    if (!body || !replace_escapes(body, len, NULL)) return lk_json_parse_body(body, len, error);
+    char *copy = malloc(len);
+    if (!copy) {
+        lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: body");
+        return NULL;
+    }
+    memcpy(copy, body, len);
+    replace_escapes(body, len, copy);
+    json_t *json = lk_json_parse_body(copy, len, error);
+    free(copy);
+    return json;
+}
+
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error) {
     json_error_t why;
+    if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) body += 3, len -= 3;
     uint64_t bytes = lk_json_parsed_bytes(body ? body : "", len),
              max = lk_json_max_parsed_bytes(len);
     if (bytes > max) {

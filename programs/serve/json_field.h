@@ -18,8 +18,13 @@ uint64_t lk_json_parsed_bytes(const char *text, size_t len);
  * times the memory of their text, so they are limited by count and not only by bytes. */
 uint64_t lk_json_max_parsed_bytes(size_t len);
 
-/* Parse a body that must be one JSON object; a new reference. NULL: see `error`. */
+/* Parse a body that must be one JSON object; a new reference. It may start with a byte order mark.
+ * NULL: see `error`. */
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error);
+
+/* The same for a body of texts: escapes of U+0000 and of halves of surrogate pairs, which the
+ * output of programs may have, become U+FFFD. */
+json_t *lk_json_parse_texts(const char *body, size_t len, struct lk_api_error *error);
 
 bool lk_json_field_bool(const json_t *body, const char *name, bool *out,
                         struct lk_api_error *error);

@@ -110,6 +110,19 @@ static json_t *probabilities(const struct lk_response *r, const struct lk_logpro
     return list;
 }
 
+json_t *lk_llamacpp_error_json(const struct lk_api_error *error) {
+    struct lk_api_error too_long;
+    if (!error->n_ctx) return lk_api_error_json(error);
+    too_long = lk_api_error_in_words(error,
+                                     "request (%zu tokens) exceeds the available context size "
+                                     "(%zu tokens), try increasing it",
+                                     error->n_tok, error->n_ctx);
+    json_t *json = lk_api_error_json(&too_long);
+    json_object_set_new(json_object_get(json, "error"), "type",
+                        json_string("exceed_context_size_error"));
+    return json;
+}
+
 /* What stopped the answer, as llama.cpp's server names it. */
 static const char *stop_type(const struct lk_job_result *result) {
     if (!result->finish) return "none";

@@ -12,4 +12,7 @@ json_t *lk_llamacpp_settings(const struct lk_server_opts *opts, const lk_sampler
 /* The reply of /props; a new reference. */
 json_t *lk_llamacpp_props(const struct lk_server_opts *opts);
 
+/* An error in OpenAI's form; a prompt that is too long has llama-server's type and words. */
+json_t *lk_llamacpp_error_json(const struct lk_api_error *error);
+
 #endif

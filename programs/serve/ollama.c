@@ -272,6 +272,11 @@ static json_t *loaded_text(const struct lk_server_opts *opts) {
 /* ---- errors ---- */
 
 json_t *lk_ollama_error_json(const struct lk_api_error *error) {
+    if (error->n_ctx)
+        return json_pack("{s:o}", "error",
+                         json_sprintf("prompt too long; exceeded max context length by %zu tokens: "
+                                      "the prompt has %zu, the context %zu",
+                                      error->n_tok - error->n_ctx + 1, error->n_tok, error->n_ctx));
     return json_pack("{s:s}", "error", error->msg);
 }
 

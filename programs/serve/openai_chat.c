@@ -117,6 +117,41 @@ static json_t *parse_message(const json_t *message, size_t i, struct lk_api_erro
     return out;
 }
 
+/* Lines that clients put into their system prompts for their own servers. They differ in every
+ * request, so no prefix would be reused, and mean nothing to a model. */
+static const char *const volatile_lines[] = {
+    "x-anthropic-billing-header:", /* Claude Code */
+};
+
+/* The first volatile line of a text; NULL: there is none. */
+static const char *find_volatile(const char *text) {
+    for (const char *line = text, *end; line; line = end ? end + 1 : NULL) {
+        end = strchr(line, '\n');
+        for (size_t i = 0; i < sizeof volatile_lines / sizeof volatile_lines[0]; i++)
+            if (strncmp(line, volatile_lines[i], strlen(volatile_lines[i])) == 0) return line;
+    }
+    return NULL;
+}
+
+/* Remove them from a system prompt, with the empty lines that follow. False: out of memory. */
+static bool drop_volatile_lines(json_t *message) {
+    const char *role = json_string_value(json_object_get(message, "role")),
+               *text = json_string_value(json_object_get(message, "content")), *line;
+    struct lk_buf kept = {0};
+    if (!text || !role || (strcmp(role, "system") != 0 && strcmp(role, "developer") != 0))
+        return true;
+    if (!find_volatile(text)) return true;
+    while ((line = find_volatile(text))) {
+        lk_buf_append(&kept, text, (size_t)(line - text));
+        text = line + strcspn(line, "\n");
+        text += strspn(text, "\n");
+    }
+    lk_buf_append_str(&kept, text);
+    bool good = !kept.failed && json_object_set_new(message, "content", json_string(kept.at)) == 0;
+    lk_buf_free(&kept);
+    return good;
+}
+
 static bool parse_messages(struct lk_request *request, struct lk_api_error *error) {
     const json_t *messages = json_object_get(request->body, "messages"), *message;
     size_t i, n = json_array_size(messages);
@@ -130,7 +165,14 @@ static bool parse_messages(struct lk_request *request, struct lk_api_error *erro
     json_array_foreach(messages, i, message) {
         json_t *out = parse_message(message, i, error);
         if (!out) return false;
-        json_array_append_new(request->messages, out);
+        bool was_empty = json_string_length(json_object_get(out, "content")) == 0;
+        if (!drop_volatile_lines(out))
+            return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
+        bool is_empty = json_string_length(json_object_get(out, "content")) == 0;
+        if (is_empty && !was_empty && n > 1)
+            json_decref(out); /* it had nothing else */
+        else
+            json_array_append_new(request->messages, out);
     }
     return true;
 }

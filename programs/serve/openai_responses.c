@@ -248,6 +248,19 @@ static bool write_whole(const struct lk_response *r, struct lk_buf *out) {
     return lk_blocks_write_whole(r, &block_ops, out);
 }
 
+json_t *lk_openai_responses_error_json(const struct lk_api_error *error) {
+    struct lk_api_error too_long;
+    if (error->n_ctx) {
+        too_long = lk_api_error_in_words(
+            error,
+            "Your input exceeds the context window of this model: it has %zu tokens, and the "
+            "maximum context length is %zu tokens. Please adjust your input and try again.",
+            error->n_tok, error->n_ctx);
+        error = &too_long;
+    }
+    return lk_api_error_json(error);
+}
+
 static void write_error(struct lk_response *r, const struct lk_api_error *error,
                         struct lk_buf *out) {
     json_t *response = response_json(r, "failed", json_array());

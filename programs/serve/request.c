@@ -498,16 +498,45 @@ static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
                             (double)p->n_bytes / (1 << 20), (double)opts->max_bytes / (1 << 20));
 }
 
-static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
-                           const struct lk_server_opts *opts, struct lk_api_error *error) {
-    const char *field = request->chat ? "messages" : request->embed ? "input" : "prompt";
+static const char *prompt_field(const struct lk_request *request) {
+    return request->chat ? "messages" : request->embed ? "input" : "prompt";
+}
+
+static unsigned tokenize_flags(const struct lk_request *request) {
     unsigned flags = LK_TOKENIZE_BEGIN;
-    lk_err err = {0};
     if (request->chat || request->marked) flags |= LK_TOKENIZE_MARKED;
     if (request->parse_special && !request->marked) flags |= LK_TOKENIZE_CONTROL;
-    if (p->text && lk_tokenize(opts->model, p->text, strlen(p->text), flags, (size_t)opts->n_ctx,
-                               &p->tok, &p->n_tok, &err))
-        return lk_api_error_from_request(error, &err, field);
+    return flags;
+}
+
+/* The prompt does not fit the context: say how many tokens it has. They are counted up to a few
+ * times the context; the number beyond is estimated, so that no text takes more work. */
+static bool fail_too_long(const struct lk_prompt *p, const struct lk_request *request,
+                          const struct lk_server_opts *opts, struct lk_api_error *error) {
+    enum { CONTEXTS = 4, LEAST = 1 << 17, BYTES_PER_TOKEN = 4 };
+    size_t n_ctx = (size_t)opts->n_ctx, n_tok = p->n_tok, max = CONTEXTS * n_ctx;
+    int32_t *tok = NULL;
+    if (max < LEAST) max = LEAST;
+    if (n_tok == 0 && p->text &&
+        lk_tokenize(opts->model, p->text, strlen(p->text), tokenize_flags(request), max, &tok,
+                    &n_tok, NULL)) {
+        n_tok = strlen(p->text) / BYTES_PER_TOKEN;
+        if (n_tok <= max) n_tok = max + 1;
+    }
+    lk_tokens_free(tok);
+    return lk_api_error_set_too_long(error, prompt_field(request), n_tok, n_ctx);
+}
+
+static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request,
+                           const struct lk_server_opts *opts, struct lk_api_error *error) {
+    const char *field = prompt_field(request);
+    lk_err err = {0};
+    lk_status status = LK_OK;
+    if (p->text)
+        status = lk_tokenize(opts->model, p->text, strlen(p->text), tokenize_flags(request),
+                             (size_t)opts->n_ctx, &p->tok, &p->n_tok, &err);
+    if (status == LK_E_FULL && !request->chat) return fail_too_long(p, request, opts, error);
+    if (status) return lk_api_error_from_request(error, &err, field);
     if (p->n_tok == 0)
         return lk_api_error_set(error, 400, "invalid_value", field, "the prompt is empty");
     int32_t n_vocab = lk_model_get_info(opts->model).n_vocab;
@@ -517,10 +546,7 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
                                     "token %zu is %d, but token ids must be between 0 and %d", i,
                                     p->tok[i], n_vocab - 1);
     if (p->n_tok + (request->max_tokens > 0) > (size_t)opts->n_ctx)
-        return lk_api_error_set(error, 400, "context_length_exceeded", field,
-                                "the prompt has %zu tokens, which leaves no room for an answer in "
-                                "the context of %d",
-                                p->n_tok, opts->n_ctx);
+        return fail_too_long(p, request, opts, error);
     return plan_prompt(p, request, opts, error);
 }
 
@@ -706,8 +732,12 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
                           !lk_request_reject(request, "n_probs", 0, error)))
         return false;
     if (request->chat && !prepare_chat(request, opts, error) &&
-        !(is_too_long(error) && !request->all_turns && leave_out_turns(request, opts, error)))
-        return false;
+        !(is_too_long(error) && !request->all_turns && leave_out_turns(request, opts, error))) {
+        if (!is_too_long(error)) return false;
+        free_prompts(request); /* count the whole conversation */
+        return lk_request_apply_template(request, opts, error) &&
+               fail_too_long(request->prompt, request, opts, error);
+    }
     for (size_t i = 0; !request->chat && i < request->n_prompt; i++)
         if (!prepare_prompt(&request->prompt[i], request, opts, error)) return false;
     if (request->chat) find_prompt_marks(request->prompt, request->messages, opts->model);

@@ -50,10 +50,14 @@ static void handle_embeddings(struct lk_exchange *x) { lk_answer(x, &lk_embeddin
 
 static void handle_models(struct lk_exchange *x) {
     const struct lk_server_opts *o = &x->server->opts;
-    json_t *list = json_pack("[o]", lk_model_json(x->server, o->id));
-    for (size_t i = 0; i < o->n_alias; i++)
+    json_t *list = json_pack("[o]", lk_model_json(x->server, o->id)),
+           *models = json_pack("[o]", lk_codex_model_json(x->server, o->id));
+    for (size_t i = 0; i < o->n_alias; i++) {
         json_array_append_new(list, lk_model_json(x->server, o->alias[i]));
-    lk_exchange_reply_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+        json_array_append_new(models, lk_codex_model_json(x->server, o->alias[i]));
+    }
+    lk_exchange_reply_json(
+        x, 200, json_pack("{s:s, s:o, s:o}", "object", "list", "data", list, "models", models));
 }
 
 static void handle_health(struct lk_exchange *x) {
@@ -148,6 +152,7 @@ static const struct lk_route routes[] = {
     {"POST", "/embeddings", false, handle_embeddings},
     {"GET", "/v1/models", false, handle_models},
     {"GET", "/models", false, handle_models},
+    {"GET", "/api/v0/models", false, handle_models}, /* LM Studio's */
     {"GET", "/v1/models/", false, handle_model},
     {"POST", "/tokenize", false, lk_route_tokenize},
     {"POST", "/v1/tokenize", false, lk_route_tokenize},
@@ -177,6 +182,9 @@ static bool path_matches(const char *path, const char *pattern) {
 static json_t *(*error_form(const char *path))(const struct lk_api_error *error) {
     if (strncmp(path, "/api/", 5) == 0) return lk_ollama_error_json;
     if (strncmp(path, "/v1/messages", 12) == 0) return lk_anthropic_error_json;
+    if (strcmp(path, "/v1/responses") == 0) return lk_openai_responses_error_json;
+    if (strcmp(path, "/completion") == 0 || strcmp(path, "/infill") == 0)
+        return lk_llamacpp_error_json;
     return lk_api_error_json;
 }
 
@@ -218,9 +226,14 @@ static void count_prompt(void *arg) {
     struct lk_request request = {0};
     if (!lk_work_charge_body(work)) return;
     if (work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
-        lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
-        lk_request_prepare(&request, opts, &work->error))
-        lk_buf_add_json(&work->out, lk_anthropic_count_json(&request));
+        lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error)) {
+        bool fits = lk_request_prepare(&request, opts, &work->error);
+        size_t n_tok = fits ? request.prompt[0].n_tok : work->error.n_tok;
+        if (n_tok > 0) { /* also of a prompt that does not fit: clients compare */
+            work->error = (struct lk_api_error){0};
+            lk_buf_add_json(&work->out, json_pack("{s:I}", "input_tokens", (json_int_t)n_tok));
+        }
+    }
     lk_request_free(&request);
 }
 

@@ -133,7 +133,133 @@ def check_fields(server):
            answer_text(server, {**grammar, "stop_token_ids": [token]}))
 
 
-CHECKS = [check_fields]
+# ---- prompts that do not fit ----
+
+# By what clients notice that a conversation must be compacted: the words of their own sources.
+PI = [r"prompt is too long", r"exceeds the context window", r"reduce the length of the messages",
+      r"maximum context length is \d+ tokens", r"exceeds the available context size",
+      r"prompt too long; exceeded (?:max )?context length", r"context[_ ]length[_ ]exceeded"]
+CLINE = [r"\bcontext\s*(?:length|window)\b", r"\bmaximum\s*context\b", r"\btokens?\s*exceed",
+         r"prompt is too long"]
+LITELLM = [r"this model's maximum context length is", r"prompt is too long", r"exceeds the context window",
+           r"exceed context limit", r"model's maximum context limit"]
+CLIENTS = {  # name: (APIs that it speaks, patterns over the whole body)
+    "pi": (("chat", "responses", "messages", "ollama", "native"), PI),
+    "opencode": (("chat", "responses", "messages"), PI),
+    "cline": (("chat", "ollama"), CLINE),
+    "litellm and aider": (("chat", "responses", "messages"), LITELLM),
+    "openai SDK": (("chat", "responses", "text"), [r'"code": "context_length_exceeded"']),
+    "codex": (("responses",), [r'"code": "context_length_exceeded"']),
+    "claude code": (("messages",), [r"prompt is too long: (\d+) tokens > (\d+) maximum"]),
+    "llama.cpp": (("native",), [r'"type": "exceed_context_size_error"']),
+}
+
+
+def check_overflow(server):
+    text = "cat " * 9000
+    messages = [{"role": "user", "content": text}]
+    bodies = {
+        "chat": ("/v1/chat/completions", {"messages": messages}),
+        "text": ("/v1/completions", {"prompt": text}),
+        "responses": ("/v1/responses", {"input": text}),
+        "messages": ("/v1/messages", {"messages": messages, "max_tokens": 9}),
+        "ollama": ("/api/chat", {"messages": messages, "stream": False}),
+        "native": ("/completion", {"prompt": text}),
+    }
+    n_prompt = len(server.tokens(text))
+    for stream in (False, True):
+        replies = {}
+        for name, (path, body) in bodies.items():
+            status, _, reply = post(server, path, {**body, "stream": stream})
+            replies[name] = json.dumps(reply)
+            numbers = [int(n) for n in re.findall(r"\d{4,}", replies[name])]
+            expect(f"{name}: 400 with both numbers", status == 400 and
+                   any(n in (4095, 4096) for n in numbers) and
+                   any(n_prompt <= n <= n_prompt + 40 for n in numbers), reply)
+        for client, (apis, patterns) in CLIENTS.items():
+            for api in apis:
+                expect(f"{client} recognizes the error of {api}",
+                       any(re.search(p, replies[api], re.I) for p in patterns), replies[api])
+        error = json.loads(replies["native"])["error"]
+        expect("llama-server's numbers", error["n_ctx"] == 4096 and error["n_prompt_tokens"] == n_prompt,
+               error)
+    # the number is estimated if the text is much longer, and counted for clients that ask
+    status, _, reply = post(server, "/v1/chat/completions",
+                            {"messages": [{"role": "user", "content": text * 20}]})
+    expect("a much longer text", status == 400 and reply["error"]["n_prompt_tokens"] > 1 << 17, reply)
+    status, _, reply = post(server, "/v1/messages/count_tokens", {"messages": messages})
+    expect("tokens of a long prompt are counted", status == 200 and
+           n_prompt <= reply["input_tokens"] <= n_prompt + 40, reply)
+
+
+def check_models(server):
+    names = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx",
+             "loaded_context_length")
+    for path in ("/v1/models", "/models", "/api/v0/models"):
+        reply = server.ask("GET", path).json()
+        expect(f"{path} has the context", all(reply["data"][0][name] == 4096 for name in names), reply)
+        expect(f"{path} has Codex's models", reply["models"][0]["slug"] == reply["data"][0]["id"] and
+               reply["models"][0]["context_window"] == 4096, reply)
+    expect("/api/show has the context",
+           server.post("/api/show", {"model": "x"}).json()["model_info"]["qwen2.context_length"] == 4096)
+
+
+# ---- prefixes ----
+
+def cached(server, path, body):
+    _, _, reply = post(server, path, body)
+    usage = reply.get("usage", {})
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    return details.get("cached_tokens", usage.get("cache_read_input_tokens"))
+
+
+def check_volatile(server):
+    long = "You are an agent. " * 40
+    ask = [{"role": "user", "content": "hello"}]
+    for i, line in enumerate(("cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;", "cch=0b1c2;")):
+        line = "x-anthropic-billing-header: " + line
+        block = {"type": "text", "text": line}
+        rest = {"type": "text", "text": long, "cache_control": {"type": "ephemeral"}}
+        bodies = {
+            "blocks": ("/v1/messages", {"system": [block, rest], "messages": ask}),
+            "a text": ("/v1/messages", {"system": line + "\n\n" + "2" + long, "messages": ask}),
+            "a message alone": ("/v1/chat/completions", {"messages": [
+                {"role": "system", "content": line}, {"role": "system", "content": "3" + long}, *ask]}),
+            "a line in between": ("/v1/chat/completions", {"messages": [
+                {"role": "developer", "content": "4" + long + "\n" + line + "\n" + long}, *ask]}),
+            "instructions": ("/v1/responses", {"instructions": line + "\n" + "5" + long, "input": "x"}),
+        }
+        for name, (path, body) in bodies.items():
+            if path == "/v1/messages":
+                body["max_tokens"] = 1
+            n = cached(server, path, {**body, "kv": "best-4"})
+            if i:
+                expect(f"the billing line in {name} is left out", n and n > 600, n)
+    _, _, reply = post(server, "/apply-template", {"messages": [
+        {"role": "system", "content": "see x-anthropic-billing-header: kept\nmore"}, *ask]})
+    expect("other text stays", "kept" in str(reply), reply)
+
+
+# ---- bodies ----
+
+def check_bodies(server):
+    for text in ("a\\u0000b", "a\\ud83d b", "a\\ude00b", "\\ud800\\ud83d\\ude00", "\\\\u0000"):
+        for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
+            body = '{"messages": [{"role": "user", "content": "%s"}], "max_tokens": 1, "stream": false}'
+            reply = server.post(path, (body % text).encode())
+            expect(f"{path} accepts {text}", reply.status == 200, reply.body)
+    mark = server.post("/v1/chat/completions", b"\xef\xbb\xbf" + json.dumps(ASK).encode())
+    expect("a byte order mark", mark.status == 200, mark.body)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", b"\x1f\x8b\x08" + b"x" * 50,
+                       {"Content-Encoding": "gzip"})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    expect("a compressed body is refused by name", answer.status == 415 and "Content-Encoding" in text, text)
+    connection.close()
+
+
+CHECKS = [check_fields, check_overflow, check_models, check_volatile, check_bodies]
 
 
 def main():
