@@ -184,12 +184,14 @@ static void save_as(struct chat *c, const char *args, bool replace) {
     char *name = next_word(&args);
     lk_recipe *recipe = NULL;
     if (!name && c->save_name) name = xasprintf("%s", c->save_name);
-    bool known = name && c->save_name && strcmp(name, c->save_name) == 0;
+    bool known = name && c->save_name && strcmp(name, c->save_name) == 0, exists = false;
     if (!name) {
         print_error("/save needs a name: /save NAME");
-    } else if (!known && chat_saved_exists(name) && !replace) {
+    } else if (chat_saved_exists(name, &exists)) {
+        c->status = STATUS_ERROR;
+    } else if (!known && exists && !replace) {
         print_error("%s exists; /save! %s replaces it", name, name);
-    } else if (chat_saved_exists(name) && chat_saved_recipe(name, &recipe)) {
+    } else if (exists && chat_saved_recipe(name, &recipe)) {
         c->status = STATUS_ERROR; /* the file is not a session: it is not replaced */
     } else if (chat_saved_write(name, &c->conversation, c->session, c->n_answers)) {
         c->status = STATUS_ERROR;

@@ -16,19 +16,29 @@ enum { MAX_CHAT_FILE = 1024 * 1024 * 1024 };
 
 static char *messages_path(const char *path) { return xasprintf("%s.chat", path); }
 
-static bool messages_exist(const char *path) {
-    char *messages = messages_path(path);
-    bool exist = access(messages, F_OK) == 0;
-    free(messages);
-    return exist;
+/* Which of the two files exist? */
+static int find_files(const char *path, bool *cache, bool *messages) {
+    char *name = messages_path(path);
+    lk_err err = {0};
+    lk_status status = lk_file_exists(cache, path, &err);
+    if (!status) status = lk_file_exists(messages, name, &err);
+    free(name);
+    return status ? print_lk_error(&err) : STATUS_OK;
 }
 
-bool chat_saved_exists(const char *path) { return access(path, F_OK) == 0 || messages_exist(path); }
+int chat_saved_exists(const char *path, bool *exists) {
+    bool cache = false, messages = false;
+    int status = find_files(path, &cache, &messages);
+    *exists = cache || messages;
+    return status;
+}
 
 int chat_saved_recipe(const char *path, lk_recipe **out) {
     lk_err err = {0};
+    bool cache, messages;
     *out = NULL;
-    if (access(path, F_OK)) return STATUS_OK;
+    int status = find_files(path, &cache, &messages);
+    if (status || !cache) return status;
     return lk_session_file_recipe(out, path, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
@@ -185,13 +195,13 @@ static int load_cache(const char *path, struct chat_conversation *c, lk_session 
 int chat_saved_read(const char *path, struct chat_conversation *c, lk_session *session,
                     const lk_recipe *recipe, size_t *n_answers, bool *cached) {
     struct chat_conversation loaded = {.model = c->model};
-    int status = STATUS_OK;
+    bool cache, messages;
     size_t n = 0;
     *cached = false;
-    if (!chat_saved_exists(path)) return print_error("%s does not exist", path);
-    if (messages_exist(path)) status = parse_messages(path, &loaded, &n);
-    if (!status && access(path, F_OK) == 0)
-        status = load_cache(path, &loaded, session, recipe, cached);
+    int status = find_files(path, &cache, &messages);
+    if (!status && !cache && !messages) return print_error("%s does not exist", path);
+    if (!status && messages) status = parse_messages(path, &loaded, &n);
+    if (!status && cache) status = load_cache(path, &loaded, session, recipe, cached);
     if (status) {
         chat_conversation_free(&loaded);
         return status;

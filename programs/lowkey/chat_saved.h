@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
-/* True if NAME or NAME.chat exists. */
-bool chat_saved_exists(const char *path);
+/* Does NAME or NAME.chat exist? STATUS_ERROR if that cannot be said, so nothing may be written. */
+int chat_saved_exists(const char *path, bool *exists);
 
 /* The recipe of NAME; *out is NULL if only NAME.chat exists. */
 int chat_saved_recipe(const char *path, lk_recipe **out);

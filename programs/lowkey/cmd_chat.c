@@ -76,15 +76,16 @@ static void print_welcome(const struct chat *c) {
 /* Read the conversation of --session, and set the system message of --system. */
 static int start_conversation(struct chat *c) {
     const char *file = c->args.session_file, *system = c->args.system;
-    if (file && chat_saved_exists(file)) {
-        int status = chat_load(c, file);
-        if (status) return status;
-    } else if (file) {
+    bool exists = false;
+    int status = file ? chat_saved_exists(file, &exists) : STATUS_OK;
+    if (!status && exists) {
+        status = chat_load(c, file);
+    } else if (!status && file) {
         chat_note(c, "a new conversation, to be kept in %s", file);
         c->save_name = xasprintf("%s", file);
-        int status = check_writable(file);
-        if (status) return status;
+        status = check_writable(file);
     }
+    if (status) return status;
     const char *present = chat_conversation_system(&c->conversation);
     if (!system || (present && strcmp(present, system) == 0)) return STATUS_OK;
     if (c->conversation.n_unknown)

@@ -1,4 +1,5 @@
 /* lowkey run: continue a prompt. */
+#include "base/atomic_file.h"
 #include "base/clock.h"
 #include "cache_report.h"
 #include "chat_conversation.h"
@@ -86,9 +87,9 @@ static enum args_result read_args(const struct command *command, int argc, char 
 static int saved_session_find(const struct command *command, struct saved_session *saved,
                               const struct string_list *kv, lk_recipe **out) {
     lk_err err = {0};
-    saved->exists = saved->path && access(saved->path, F_OK) == 0;
-    if (saved->path && !saved->exists && errno != ENOENT)
-        return print_error("cannot read %s: %s", saved->path, strerror(errno));
+    saved->exists = false;
+    if (saved->path && lk_file_exists(&saved->exists, saved->path, &err))
+        return print_lk_error(&err);
     if (!saved->exists || kv->n) return open_single_recipe(command, kv, out);
     return lk_session_file_recipe(out, saved->path, &err) ? print_lk_error(&err) : STATUS_OK;
 }

@@ -387,6 +387,17 @@ def a_session_without_its_cache():
 
 
 @check
+def what_cannot_be_read_is_not_replaced():
+    piped("one\n", "-n", "4", "--greedy", "--session", "unread")
+    os.rename(path("unread.chat"), path("moved_away.chat"))
+    os.symlink(path("unread.chat"), path("unread.chat"))  # a link to itself: ELOOP, not ENOENT
+    _, errors = piped("two\n", "-n", "4", "--greedy", "--session", "unread", status=1)
+    equal("cannot read unread.chat" in errors, True, f"the error in {errors}")
+    equal(os.path.islink(path("unread.chat")), True, "the file that cannot be read")
+    equal(questions("moved_away"), ["one"], "questions of the earlier conversation")
+
+
+@check
 def changes_by_commands_are_kept():
     piped("one\ntwo\n/undo\n", "-n", "8", "--session", "changed")
     equal(questions("changed"), ["one"], "questions after /undo")
