@@ -81,7 +81,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
              {0, "keep", NULL, "keep OUTPUT.stats for other bases of the same groups", OPT_FLAG,
               &a->keep},
          }},
-        model_options(&a->model, MODEL_FITTED),
+        model_options(&a->model, MODEL_CALIBRATED),
     };
     int first;
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);

@@ -22,7 +22,8 @@ int print_lk_error(const lk_err *err) {
 /* ---- model ---- */
 
 struct opt_group model_options(struct model_args *args, enum model_use use) {
-    const unsigned all = ~0u, one = MODEL_RUN_ALONE, ranks = MODEL_RUN, planned = MODEL_PLANNED;
+    const unsigned all = ~0u, shown = MODEL_SHOWN, planned = MODEL_PLANNED,
+                   calibrated = MODEL_CALIBRATED;
     const struct {
         unsigned uses;
         struct opt opt;
@@ -30,10 +31,10 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
         {all,
          {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)", OPT_TEXT,
           &args->model, .complete = "*.gguf"}},
-        {all,
+        {all & ~shown,
          {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
           &args->threads, 1, 512}},
-        {all,
+        {all & ~calibrated,
          {0, "sidecar", "FILE",
           "file from 'lowkey compress' or 'lowkey train', for recipes that need one; its adapters "
           "are merged into the weights",
@@ -43,16 +44,16 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
           "shipped (default): as stored in the file; f32: dequantized and slow, but activations "
           "are not rounded, so that small errors of a cache can be seen",
           OPT_TEXT, &args->weights, .complete = "shipped f32"}},
-        {ranks | planned,
+        {MODEL_RUN | planned,
          {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
           &args->no_mmap}},
-        {one | ranks | MODEL_SHOWN,
+        {MODEL_RUN | MODEL_RUN_ALONE | shown,
          {0, "kernels", "NAME",
           "attention kernels: reference, avx2, avxvnni, avx512, avx512vbmi, amx or neon (default: "
           "the fastest of this CPU)",
           OPT_TEXT, &args->kernels,
           .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"}},
-        {ranks | planned,
+        {MODEL_RUN | planned,
          {0, "stages", "N",
           "divide the layers over N stages of ranks (default 1; see docs/cluster.md)", OPT_INT,
           &args->stages, 1, 64}},

@@ -32,11 +32,12 @@ struct model_args {
 
 /* What a command does with the model: says which of the options have an effect, or are needed. */
 enum model_use {
-    MODEL_RUN = 1,       /* it runs, perhaps on several ranks */
-    MODEL_RUN_ALONE = 2, /* it runs in this process */
-    MODEL_FITTED = 4,    /* something is computed from its weights and activations */
-    MODEL_PLANNED = 8,   /* its memory is computed */
-    MODEL_SHOWN = 16,    /* it is described */
+    MODEL_RUN = 1,         /* it runs, perhaps on several ranks */
+    MODEL_RUN_ALONE = 2,   /* it runs in this process */
+    MODEL_FITTED = 4,      /* a recipe or a sidecar is fitted to it and its sidecar */
+    MODEL_PLANNED = 8,     /* its memory is computed */
+    MODEL_SHOWN = 16,      /* it is described */
+    MODEL_CALIBRATED = 32, /* bases are computed for it */
 };
 struct opt_group model_options(struct model_args *args, enum model_use use);
 

@@ -1,6 +1,6 @@
 /* Lines from the user: from a terminal with editing and history, or from a pipe.
  *
- * On a terminal, a pasted text is inserted into the line, folded if it is long (chat_paste.h), and
+ * On a terminal, a pasted text is inserted into the line, folded if it is long, and
  * Alt-Enter inserts a newline. So a "line" may contain newlines. */
 #ifndef LK_LOWKEY_LINE_READER_H
 #define LK_LOWKEY_LINE_READER_H

@@ -41,7 +41,7 @@ GRAMMAR = 'root ::= ("a" | "b" [0-9]+)*\n'
 # weights, with which it does not compare with llama.cpp's cache.
 VERBS = {
     "run": "run -m BPE -t 2 -p hello -n 4 --ignore-eos --grammar-file {grammar} --session {}/session",
-    "info": "info -m BPE -t 2",
+    "info": "info -m BPE",
     "plan": "plan -m BPE -t 2",
     "recipes": "recipes",
     "serve": "serve -m BPE -t 2 --port 0 -c 256 --parallel 2 --cache-limit 64 --session-dir {}",
