@@ -407,6 +407,9 @@ struct lk_sampler_opts {
     const lk_logit_bias *bias; /* [n_bias] */
     size_t n_bias;
     bool ignore_eos; /* never choose a token that ends an answer */
+    /* The grammar holds only after this text, of at most 63 bytes, each time until it is complete;
+     * what comes before and between is free. NULL: it holds from the start. Read like grammar. */
+    const char *trigger;
 };
 
 /* Options for conversation, as in llama.cpp: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. */

@@ -67,6 +67,7 @@ uint64_t lk_chat_bytes(uint64_t n_json);
 typedef struct {
     char before[64], after[64]; /* zero-terminated; "" if there are none, or are unknown */
     bool has_parameters;        /* the arguments are called "parameters" */
+    char opening[128];          /* the end of the text before the JSON, with control tokens */
 } lk_call_words;
 
 /* Find the words in the model's chat template. Errors as of lk_chat_format. */

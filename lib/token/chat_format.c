@@ -204,6 +204,15 @@ static bool copy_words(char *out, size_t size, const char *text, size_t n) {
     return true;
 }
 
+/* The last bytes of text[0..n), with control tokens, but without the marks around them. */
+static void copy_opening(char *out, size_t size, const char *text, size_t n) {
+    size_t len = 0, from = n;
+    for (; from > 0 && len + 1 < size; from--) len += (unsigned char)text[from - 1] < LK_MARK_END;
+    for (len = 0; from < n; from++)
+        if ((unsigned char)text[from] < LK_MARK_END) out[len++] = text[from];
+    out[len] = 0;
+}
+
 /* Find the JSON of the call in the text that the template writes for it. */
 static bool find_call(const char *text, lk_call_words *words) {
     for (const char *at = text; (at = strchr(at, '{')); at++) {
@@ -216,6 +225,7 @@ static bool find_call(const char *text, lk_call_words *words) {
         json_decref(json);
         if (!found) continue;
         const char *end = at + why.position, *mark = strchr(end, (char)LK_MARK);
+        copy_opening(words->opening, sizeof words->opening, text, (size_t)(at - text));
         return copy_words(words->before, sizeof words->before, text, (size_t)(at - text)) &&
                copy_words(words->after, sizeof words->after, end,
                           mark ? (size_t)(mark - end) : strlen(end));
@@ -235,7 +245,8 @@ static size_t count_common(const char *prompt, const char *called) {
 }
 
 lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words, lk_err *err) {
-    static const lk_call_words tags = {.before = "<tool_call>\n", .after = "\n</tool_call>"};
+    static const lk_call_words tags = {
+        .before = "<tool_call>\n", .after = "\n</tool_call>", .opening = "<tool_call>\n"};
     const struct lk_chat_template *t = NULL;
     const lk_chat question = {.messages = question_text, .tools = tool_text, .reply = true},
                   called = {.messages = call_text, .tools = tool_text};

@@ -23,8 +23,12 @@ struct lk_sampling {
     struct lk_grammar_state *text;       /* what was chosen so far */
     const struct lk_token_bytes *tokens; /* the vocabulary's */
     uint64_t *allowed;                   /* bits [n_vocab], when they are first needed */
-    lk_sampler_opts opts;                /* without grammar and bias, which the caller owns */
-    uint64_t grammar_hash, bias_hash;    /* of the caller's */
+    char trigger[64];                    /* "": the grammar holds from the start */
+    char tail[64];                       /* [n_tail] the newest text before the trigger */
+    size_t n_tail;
+    bool holds;                       /* the grammar constrains the next token */
+    lk_sampler_opts opts;             /* without grammar and bias, which the caller owns */
+    uint64_t grammar_hash, bias_hash; /* of the caller's */
     /* [n_bias] a copy of the caller's, plus one per end-of-generation token with ignore_eos */
     lk_logit_bias *bias;
     size_t n_bias;
@@ -50,6 +54,11 @@ static void print_options(struct lk_sampling *s) {
     if (o->n_bias || o->ignore_eos)
         snprintf(s->options + len, sizeof s->options - (size_t)len, " %s %llx",
                  o->ignore_eos ? "endless" : "bias", (unsigned long long)s->bias_hash);
+    if (*s->trigger) {
+        len = (int)strlen(s->options);
+        snprintf(s->options + len, sizeof s->options - (size_t)len, " after %llx",
+                 (unsigned long long)lk_fnv1a(LK_FNV1A_INIT, s->trigger, strlen(s->trigger)));
+    }
 }
 
 static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
@@ -71,6 +80,8 @@ static lk_status check_opts(const lk_sampler_opts *o, lk_err *err) {
         return lk_fail(err, LK_E_ARG, "repeat_last_n is %d, expected 0 to %d", o->repeat_last_n,
                        MAX_LAST_N);
     }
+    if (o->trigger && strlen(o->trigger) >= sizeof((struct lk_sampling *)0)->trigger)
+        return lk_fail(err, LK_E_ARG, "the trigger of a grammar has more than 63 bytes");
     for (size_t i = 0; i < o->n_bias; i++)
         if (o->bias[i].bias != -INFINITY && !(fabsf(o->bias[i].bias) <= MAX_BIAS))
             return lk_fail(err, LK_E_ARG, "the bias of token %d is %g, expected -%d to %d",
@@ -85,6 +96,7 @@ static lk_status init_text(struct lk_sampling *s, lk_err *err) {
     lk_status status = lk_vocab_token_bytes(s->vocab, &s->tokens, err);
     if (!status) status = lk_grammar_state_new(&s->text, s->grammar, err);
     if (!status) s->n_vocab = (int32_t)s->tokens->n_vocab;
+    s->holds = !*s->trigger;
     return status;
 }
 
@@ -116,6 +128,8 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
     s->opts = *opts;
     s->opts.grammar = NULL;
     s->opts.bias = NULL;
+    s->opts.trigger = NULL;
+    if (*grammar && opts->trigger) memcpy(s->trigger, opts->trigger, strlen(opts->trigger) + 1);
     s->grammar_hash = lk_fnv1a(LK_FNV1A_INIT, grammar, strlen(grammar));
     s->bias_hash = lk_fnv1a(LK_FNV1A_INIT, opts->bias, opts->n_bias * sizeof *opts->bias);
     print_options(s);
@@ -143,6 +157,7 @@ lk_status lk_sampling_copy(struct lk_sampling **out, const struct lk_sampling *f
     s->opts.seed = seed;
     s->grammar_hash = from->grammar_hash;
     s->bias_hash = from->bias_hash;
+    memcpy(s->trigger, from->trigger, sizeof s->trigger);
     print_options(s);
     s->n_bias = from->n_bias;
     if (s->n_bias) memcpy(s->bias, from->bias, s->n_bias * sizeof *s->bias);
@@ -227,7 +242,7 @@ static lk_status init_chain(struct lk_sampling *s, int32_t n_vocab, lk_err *err)
 static lk_status is_allowed(struct lk_sampling *s, llama_token tok, bool *allowed, lk_err *err) {
     const struct lk_token_bytes *t = s->tokens;
     *allowed = true;
-    if (!s->grammar) return LK_OK;
+    if (!s->holds) return LK_OK;
     if (lk_vocab_is_eog(s->vocab, tok)) {
         *allowed = lk_grammar_is_complete(s->text);
         return LK_OK;
@@ -310,15 +325,41 @@ static void accept_sampler(void *arg) {
     llama_sampler_accept(c->sampler, c->tok);
 }
 
+/* Bytes of text[0..n), which follows the tail, up to the end of the trigger; 0: it is not complete
+ * within them. The tail goes on. */
+static size_t find_trigger(struct lk_sampling *s, const char *text, size_t n) {
+    size_t n_trigger = strlen(s->trigger);
+    for (size_t i = 0; i < n; i++) {
+        if (s->n_tail == n_trigger) memmove(s->tail, s->tail + 1, --s->n_tail);
+        s->tail[s->n_tail++] = text[i];
+        if (s->n_tail < n_trigger || memcmp(s->tail, s->trigger, n_trigger) != 0) continue;
+        s->n_tail = 0;
+        return i + 1;
+    }
+    return 0;
+}
+
+/* The grammar after the text of a token, which it allows if it holds. What follows the trigger in
+ * the same token may not match: then the grammar does not hold. */
+static lk_status move_grammar(struct lk_sampling *s, llama_token tok, lk_err *err) {
+    size_t n, from = 0;
+    const char *text = lk_vocab_token_text(s->vocab, tok, &n);
+    bool accepted = false;
+    if (s->holds && s->tokens->entry[tok] == LK_NO_ENTRY) return LK_OK;
+    if (!s->holds) {
+        from = find_trigger(s, text, n);
+        if (!from) return LK_OK;
+        lk_grammar_reset(s->text);
+    }
+    lk_status status = lk_grammar_accept(s->text, text + from, n - from, &accepted, err);
+    if (!status && *s->trigger) s->holds = accepted && !lk_grammar_is_complete(s->text);
+    return status;
+}
+
 /* Continue after a token that is allowed. */
 static lk_status accept_token(struct lk_sampling *s, llama_token tok, lk_err *err) {
     lk_status status = lk_cxx_call(accept_sampler, &(struct accept_call){s->chain, tok}, err);
-    if (!status && s->grammar && s->tokens->entry[tok] != LK_NO_ENTRY) {
-        const struct lk_token_bytes *t = s->tokens;
-        uint32_t start = t->start[t->entry[tok]], end = t->start[t->entry[tok] + 1];
-        bool accepted;
-        status = lk_grammar_accept(s->text, t->bytes + start, end - start, &accepted, err);
-    }
+    if (!status && s->grammar) status = move_grammar(s, tok, err);
     if (!status) s->tok[s->n_tok++] = tok;
     return status;
 }
@@ -341,10 +382,10 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     bool allowed = false;
     status = choose_token(s, logits, false, &chosen, err);
     if (!status && chosen >= 0) status = is_allowed(s, chosen, &allowed, err);
-    if (!status && s->grammar && !allowed) status = choose_token(s, logits, true, &chosen, err);
+    if (!status && s->holds && !allowed) status = choose_token(s, logits, true, &chosen, err);
     if (status) return status;
     if (chosen < 0) {
-        if (s->grammar) return lk_fail(err, LK_E_FORMAT, "the grammar allows no token here");
+        if (s->holds) return lk_fail(err, LK_E_FORMAT, "the grammar allows no token here");
         if (s->n_bias) return lk_fail(err, LK_E_FORMAT, "the logit biases allow no token");
         return lk_fail(err, LK_E_ARG, "all logits are minus infinity");
     }
@@ -364,6 +405,8 @@ bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *write
 static void reset_sampling(struct lk_sampling *s, uint32_t seed) {
     if (s->chain) llama_sampler_free(s->chain);
     if (s->text) lk_grammar_reset(s->text);
+    s->holds = s->grammar && !*s->trigger;
+    s->n_tail = 0;
     free(s->candidate);
     s->chain = NULL;
     s->candidate = NULL;

@@ -441,7 +441,7 @@ static bool convert_tools(json_t *to, const json_t *from, struct lk_api_error *e
 static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_error *error) {
     json_t *choice = json_object_get(from, "tool_choice");
     if (!choice || json_is_null(choice)) return true;
-    if (json_is_string(choice)) {
+    if (json_is_string(choice) || lk_convert_is_type(choice, "allowed_tools")) {
         json_object_set(to, "tool_choice", choice);
         return true;
     }

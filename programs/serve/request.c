@@ -750,6 +750,7 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
 void lk_request_free(struct lk_request *request) {
     free_prompts(request);
     json_decref(request->messages);
+    json_decref((json_t *)request->allowed);
     free(request->grammar);
     free(request->bias);
     free(request->embedding);

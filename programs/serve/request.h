@@ -48,6 +48,9 @@ struct lk_request {
     const json_t *tools;       /* the answer may contain calls of these; borrowed from body */
     const json_t *variables;   /* of the chat template; borrowed from body; NULL: none */
     bool reply, continue_last; /* as in lk_chat */
+    const json_t *allowed;     /* names of the tools that may be called, owned; NULL: all */
+    const char *call_word;     /* opens a call that the grammar makes valid; static; NULL: none */
+    bool valid_calls;          /* calls are JSON that the grammar makes valid */
     bool single_tool_call;     /* only the first of them is returned */
     bool keep_thoughts;        /* as a part of the content ("reasoning_format": "none") */
     bool all_turns;            /* no turn may be left out: the prompt fits, or is refused */

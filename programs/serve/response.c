@@ -27,7 +27,7 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
         has_thoughts ? lk_thought_form_of(lk_model_chat_template(opts->model)) : NULL;
     for (size_t i = 0; i < completion->n_job; i++)
         lk_thoughts_init(&r->choice[i].split, form, completion->job[i].prompt->text,
-                         request->sampling.grammar != NULL);
+                         request->sampling.grammar && !request->sampling.trigger);
     return true;
 }
 
@@ -269,13 +269,19 @@ static void add_echo(const struct lk_response *r, size_t i, struct lk_buf *out) 
     lk_buf_free(&raw);
 }
 
-/* The calls of choice i. Ids differ between choices. */
+/* What ids of calls are made of: they differ between choices. */
+static const char *choice_id(const struct lk_response *r, size_t i, char id[sizeof r->id + 24]) {
+    snprintf(id, sizeof r->id + 24, "%s-%zu", r->id, i);
+    return id;
+}
+
+/* The calls of choice i. */
 static json_t *parse_calls(const struct lk_response *r, size_t i, const char *text,
                            struct lk_tools_text *shown) {
     const struct lk_request *request = &r->completion->request;
     char id[sizeof r->id + 24];
-    snprintf(id, sizeof id, "%s-%zu", r->id, i);
-    return lk_tools_parse_calls(text, request->tools, id, request->single_tool_call, shown);
+    return lk_tools_parse_calls(text, request->tools, choice_id(r, i, id),
+                                request->single_tool_call, shown);
 }
 
 /* A part of the text before the calls and a malformed call after them, as a JSON string. */
@@ -408,7 +414,7 @@ static size_t text_to_send(struct lk_response_choice *c, const json_t *tools) {
 }
 
 /* The choice of a chunk in a chat with tools: sends text only up to where a tool call may start.
- * The calls follow in the last chunk. */
+ * Calls that are valid by grammar are sent as they are written, the others in the last chunk. */
 static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_event *event,
                                        json_t *logprobs) {
     struct lk_response_choice *c = &r->choice[event->job];
@@ -416,21 +422,35 @@ static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_ev
     const char *finish = done ? event->result.finish : NULL;
     const char *text = lk_buf_cstr(&c->text);
     struct lk_tools_text shown = {c->text.len, c->text.len};
-    json_t *calls = NULL;
-    if (done)
+    json_t *calls = NULL, *parts = NULL;
+    char id[sizeof r->id + 24];
+    if (!c->calls.n_call) shown.n_before = text_to_send(c, r->completion->request.tools);
+    if (c->calls.n_call) shown.n_before = c->n_sent;
+    parts = lk_tools_stream_calls(&c->calls, text, c->text.len, shown.n_before,
+                                  &r->completion->request, choice_id(r, event->job, id));
+    bool is_sent = c->calls.n_call > 0;
+    if (done) {
+        size_t n_before = shown.n_before;
+        shown = (struct lk_tools_text){c->text.len, c->text.len};
         calls = parse_calls(r, event->job, text, &shown);
-    else
-        shown.n_before = text_to_send(c, r->completion->request.tools);
-    if (calls) finish = "tool_calls";
+        if (is_sent)
+            shown.n_before = n_before; /* what is left of a call that was cut off is not text */
+        if (is_sent && !calls) shown.rest = c->text.len;
+        if (calls) finish = "tool_calls";
+        for (size_t i = 0; i < c->calls.n_call && json_array_size(calls) > 0; i++)
+            json_array_remove(calls, 0); /* was sent in parts */
+    }
     size_t from = c->n_sent < shown.n_before ? c->n_sent : shown.n_before;
     json_t *out = chunk_choice(r, event->job, text + from, shown.n_before - from, logprobs, finish);
-    if (calls) {
-        json_t *delta = json_object_get(out, "delta");
-        const char *rest = text + shown.rest;
-        if (*rest)
-            json_object_set_new(delta, "content", shown_text(text, from, shown.n_before, rest));
-        json_object_set_new(delta, "tool_calls", calls);
-    }
+    json_t *delta = json_object_get(out, "delta");
+    if (calls && text[shown.rest])
+        json_object_set_new(delta, "content",
+                            shown_text(text, from, shown.n_before, text + shown.rest));
+    if (!parts) parts = json_array();
+    if (calls) json_array_extend(parts, calls);
+    if (json_array_size(parts) > 0) json_object_set(delta, "tool_calls", parts);
+    json_decref(parts);
+    json_decref(calls);
     c->n_sent = shown.n_before;
     return out;
 }

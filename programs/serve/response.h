@@ -5,6 +5,7 @@
 
 #include "serve/completion.h"
 #include "serve/thoughts.h"
+#include "serve/tools.h"
 
 struct lk_response_choice {
     struct lk_thoughts split;
@@ -12,9 +13,10 @@ struct lk_response_choice {
     struct lk_buf thoughts, text;
     struct lk_logprob *lp; /* [n_lp] of the answer's tokens; not used in a stream */
     size_t n_lp, cap_lp;
-    size_t n_sent; /* bytes of text sent so far; only used if there are tools */
-    size_t n_next; /* length of text at which to look for calls again */
-    bool started;  /* its first chunk was sent */
+    size_t n_sent;               /* bytes of text sent so far; only used if there are tools */
+    size_t n_next;               /* length of text at which to look for calls again */
+    struct lk_call_stream calls; /* what was sent of them */
+    bool started;                /* its first chunk was sent */
     struct lk_job_result result;
 };
 

@@ -101,6 +101,15 @@ static size_t find_open(const char *text, size_t len, size_t from) {
     return len;
 }
 
+const char *lk_tool_calls_word(const char *text, const char **rest) {
+    const char *word = NULL, *last = text;
+    for (size_t i = 0; i < N_FORM; i++)
+        for (const char *at = text; (at = strstr(at, forms[i].open)); at++)
+            if (!word || at > last) word = forms[i].open, last = at;
+    if (word) *rest = last + strlen(word);
+    return word;
+}
+
 /* Calls at an open word, in any form that it opens. On YES `s` is after them. */
 static enum lk_scan scan_open(struct lk_scanner *s, void (*restart)(void *user)) {
     enum lk_scan best = LK_SCAN_NO;

@@ -62,6 +62,7 @@ void lk_tool_calls_free(struct lk_tool_calls *calls);
  * last call for a beginning of this answer returned, or 0. */
 size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, size_t n_known);
 
-/* Arguments of tool calls as JSON. */
+/* The last word in a text that opens calls; *rest: what follows it. NULL: there is none. */
+const char *lk_tool_calls_word(const char *text, const char **rest);
 
 #endif

@@ -6,8 +6,14 @@
 #include "serve/api_error.h"
 #include "serve/request.h"
 
-/* Parse "tools" and "tool_choice". If a call is required, a grammar constrains the response to
- * one, in the words of the model's chat template. */
+/* Parse "tools" and "tool_choice", and constrain the response with a grammar:
+ *
+ *     none               the schema of "response_format", if there is one
+ *     auto               calls are free to begin; after the word that opens one, it is valid
+ *     auto, with schema  the first token decides: a valid call, or an answer that matches
+ *     required, a name   a valid call, in the words of the model's chat template
+ *
+ * Under "auto" a schema that cannot be expressed costs only the constraint of its tool. */
 bool lk_tools_parse_request(struct lk_request *request, const struct lk_server_opts *opts,
                             struct lk_api_error *error);
 
@@ -22,12 +28,28 @@ struct lk_tools_text {
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
                              struct lk_tools_text *shown);
 
+/* ---- calls in a stream ----
+ *
+ * If the grammar makes calls valid, their arguments are sent as they are written. */
+
+struct lk_call_stream {
+    size_t at;     /* bytes of text that are scanned */
+    size_t n_call; /* calls that have begun */
+    int depth;     /* of brackets in the arguments; 0: outside of a call */
+    bool in_string, escaped;
+    bool failed; /* the text is not a call */
+};
+
+/* What text[0..len), which has grown, adds to the calls: an array of deltas, a new reference; NULL:
+ * nothing. `from`: where calls may begin. `id` as of lk_tools_parse_calls. */
+json_t *lk_tools_stream_calls(struct lk_call_stream *stream, const char *text, size_t len,
+                              size_t from, const struct lk_request *request, const char *id);
+
 /* ---- JSON schemas of requests as grammars that constrain the response ---- */
 
 struct lk_schema_use {
     const char *field; /* of the request, for error messages; static */
-    /* Text around the JSON, escaped as in a GBNF literal; NULL: none. */
-    const char *before, *after;
+    const char *root;  /* GBNF of the whole text, in which @ stands for the JSON; NULL: the JSON */
 };
 
 /* A GBNF grammar for the texts that match the schema (lk_schema_to_grammar), owned: free(). NULL

@@ -81,10 +81,172 @@ def check_histories(server):
            server.messages()[-500:])
 
 
+# ---- calls that are valid by construction ----
+
+OPEN = "<tool_call>"
+SMALL = {"type": "object", "properties": {"on": {"type": "boolean"}, "to": {"enum": ["a", "bb"]}},
+         "required": ["on", "to"], "additionalProperties": False}
+FORM = {"type": "object", "properties": {"t": {"type": "boolean"}}, "required": ["t"],
+        "additionalProperties": False}
+NAMES = ["light", "switch"]
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": SMALL}} for name in NAMES]
+
+
+def is_valid(name, arguments, allowed=tuple(NAMES)):
+    value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return name in allowed and set(value) == {"on", "to"} and isinstance(
+        value["on"], bool) and value["to"] in ("a", "bb")
+
+
+def stream(server, path, body):
+    """The data of all events, in order."""
+    reply = server.post(path, {**body, "stream": True}, timeout=60)
+    expect(f"{path}: stream", reply.status == 200, reply.body)
+    lines = [line for line in reply.body.decode().split("\n") if line.startswith(("data: {", "{"))]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def chat_calls(events):
+    """Calls by index, and in how many parts the arguments came."""
+    calls, n_part = {}, 0
+    for event in events:
+        for choice in event.get("choices", []):
+            for delta in choice["delta"].get("tool_calls", []):
+                call = calls.setdefault(delta["index"], {"name": "", "arguments": ""})
+                call["name"] += delta["function"].get("name", "")
+                call["arguments"] += delta["function"]["arguments"]
+                n_part += 1
+    return calls, n_part
+
+
+def check_lazy(server, bias):
+    """Under "auto" a call that has begun is valid, and its arguments arrive as they are written.
+    The bias makes the model begin calls all the time; its weights are random."""
+    chat = {"messages": [ASK], "tools": TOOLS, "temperature": 0, "logit_bias": bias,
+            "max_tokens": 300}
+    whole = served(server, "lazy", "/v1/chat/completions", chat)["choices"][0]
+    calls = whole["message"].get("tool_calls", [])
+    expect("several calls", len(calls) > 1 and whole["finish_reason"] == "tool_calls", whole)
+    for call in calls:
+        expect("a valid call", is_valid(call["function"]["name"], call["function"]["arguments"]), call)
+    made, n_part = chat_calls(stream(server, "/v1/chat/completions", chat))
+    expect("indices", sorted(made) == list(range(len(made))), made)
+    expect("as they are written", n_part > 3 * len(made), n_part)
+    names = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    got = [(made[i]["name"], made[i]["arguments"]) for i in range(len(calls))]
+    expect("stream equals the whole", got == names, (got, names))
+    single = served(server, "single", "/v1/chat/completions", {**chat, "parallel_tool_calls": False})
+    expect("one call", len(single["choices"][0]["message"]["tool_calls"]) == 1, single)
+    made, _ = chat_calls(stream(server, "/v1/chat/completions",
+                                {**chat, "parallel_tool_calls": False}))
+    expect("one call in a stream", list(made) == [0] and is_valid(**made[0]), made)
+
+    for mode in ("auto", "required"):
+        some = {**chat, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": mode, "tools": [{"type": "function", "function": {"name": "switch"}}]}}}
+        message = served(server, mode, "/v1/chat/completions", some)["choices"][0]["message"]
+        expect(f"allowed_tools {mode}", message.get("tool_calls") and all(
+            is_valid(call["function"]["name"], call["function"]["arguments"], ["switch"])
+            for call in message["tool_calls"]), message)
+
+    # A schema that no grammar has costs only its constraint.
+    odd = {"type": "function", "function": {"name": "odd", "parameters": {
+        "type": "object", "properties": {"x": {"type": "string", "pattern": "(?=a)"}}}}}
+    message = served(server, "odd", "/v1/chat/completions", {
+        **chat, "tools": [odd, *TOOLS]})["choices"][0]["message"]
+    expect("calls next to an odd schema", message.get("tool_calls"), message)
+
+    # The other APIs.
+    tools = [{"name": name, "input_schema": SMALL} for name in NAMES]
+    body = {"model": "m", "messages": [ASK], "tools": tools, "temperature": 0, "max_tokens": 300,
+            "logit_bias": bias}
+    blocks = [b for b in served(server, "lazy", "/v1/messages", body)["content"]
+              if b["type"] == "tool_use"]
+    expect("messages", len(blocks) == len(calls) and
+           all(is_valid(b["name"], b["input"]) for b in blocks), blocks)
+    parts = {}
+    for event in stream(server, "/v1/messages", body):
+        if event["type"] == "content_block_delta":
+            parts.setdefault(event["index"], []).append(event["delta"].get("partial_json", ""))
+    inputs = ["".join(part) for part in parts.values() if "".join(part).startswith("{")]
+    expect("messages in a stream", [json.loads(text) for text in inputs[:len(blocks)]] ==
+           [b["input"] for b in blocks] and max(map(len, parts.values())) > 3, parts)
+
+    tools = [{"type": "function", "name": name, "parameters": SMALL} for name in NAMES]
+    body = {"input": "q", "tools": tools, "temperature": 0, "max_output_tokens": 300,
+            "logit_bias": bias}
+    items = [item for item in served(server, "lazy", "/v1/responses", body)["output"]
+             if item["type"] == "function_call"]
+    expect("responses", len(items) == len(calls) and
+           all(is_valid(item["name"], item["arguments"]) for item in items), items)
+    events = stream(server, "/v1/responses", body)
+    done = [event["arguments"] for event in events
+            if event["type"] == "response.function_call_arguments.done"]
+    expect("responses in a stream", done[:len(items)] == [item["arguments"] for item in items], done)
+    expect("deltas of responses", sum(event["type"] == "response.function_call_arguments.delta"
+                                      for event in events) > 3 * len(items), events[-1])
+    some = {**body, "tool_choice": {"type": "allowed_tools", "mode": "required",
+                                    "tools": [{"type": "function", "name": "light"}]}}
+    items = served(server, "allowed", "/v1/responses", some)["output"]
+    expect("allowed_tools of responses", items[-1]["type"] == "function_call" and
+           is_valid(items[-1]["name"], items[-1]["arguments"], ["light"]), items)
+
+
+def first(items, kinds):
+    return next(item for item in items if item["type"] in kinds)
+
+
+def check_form_and_tools(server, open_bias, brace_bias):
+    """A schema and tools: a call or the form, as the first token decides."""
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": FORM}}
+    for bias, is_call in ((open_bias, True), (brace_bias, False)):
+        chat = {"messages": [ASK], "tools": TOOLS, "temperature": 0, "logit_bias": bias,
+                "max_tokens": 200, "response_format": form}
+        for choice in ("auto", None):
+            body = chat if choice is None else {**chat, "tool_choice": choice}
+            message = served(server, "form", "/v1/chat/completions", body)["choices"][0]["message"]
+            if is_call:
+                calls = message.get("tool_calls", [])
+                expect("the calls", len(calls) > 1 and
+                       all(is_valid(**call["function"]) for call in calls[:-1]), message)
+            else:
+                expect("the form", set(json.loads(message["content"])) == {"t"}, message)
+        made, _ = chat_calls(stream(server, "/v1/chat/completions", chat))
+        expect("the call in a stream", bool(made) == is_call, made)
+        for required in ("required", {"type": "function", "function": {"name": "switch"}}):
+            message = served(server, "required", "/v1/chat/completions", {
+                **chat, "tool_choice": required})["choices"][0]["message"]
+            expect("a required call", is_valid(**message["tool_calls"][0]["function"]), message)
+        none = served(server, "none", "/v1/chat/completions", {**chat, "tool_choice": "none"})
+        expect("no call", set(json.loads(none["choices"][0]["message"]["content"])) == {"t"}, none)
+        tools = [{"name": name, "input_schema": SMALL} for name in NAMES]
+        body = {"model": "m", "messages": [ASK], "tools": tools, "temperature": 0, "logit_bias": bias,
+                "max_tokens": 200, "output_config": {"format": {"type": "json_schema",
+                                                                "schema": FORM}}}
+        kinds = ("tool_use", "function_call") if is_call else ("text", "message")
+        block = first(served(server, "form", "/v1/messages", body)["content"], kinds)
+        expect("form of messages", is_valid(block["name"], block["input"]) if is_call
+               else set(json.loads(block["text"])) == {"t"}, block)
+        tools = [{"type": "function", "name": name, "parameters": SMALL} for name in NAMES]
+        body = {"input": "q", "tools": tools, "temperature": 0, "logit_bias": bias,
+                "max_output_tokens": 200,
+                "text": {"format": {"type": "json_schema", "name": "n", "schema": FORM}}}
+        item = first(served(server, "form", "/v1/responses", body)["output"], kinds)
+        expect("form of responses", is_valid(item["name"], item["arguments"]) if is_call
+               else set(json.loads(item["content"][0]["text"])) == {"t"}, item)
+
+
 def main():
     program = sys.argv[1]
     with Server(program, ["--log"]) as server:
         check_histories(server)
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "calls.gguf")
+        tiny_model.write_model(path, words=[OPEN])
+        with Server(program, model=path, directory=directory) as server:
+            (word,), (brace,) = server.tokens(OPEN), server.tokens("{")
+            check_lazy(server, {str(word): 100})
+            check_form_and_tools(server, {str(word): 100}, {str(brace): 50})
     sys.exit(f"{failures} failures" if failures else 0)
 
 

@@ -30,10 +30,11 @@ def byte_letters():
     return letters
 
 
-def vocabulary():
+def vocabulary(words=()):
+    """`words`: more tokens, which are found in any text."""
     tokens = byte_letters() + [merge.replace(" ", "") for merge in MERGES]
-    types = [NORMAL] * len(tokens)
-    tokens += ["LONG" * (LONG_TOKEN // 4), "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    types = [NORMAL] * len(tokens) + [USER_DEFINED] * len(words)
+    tokens += [*words, "LONG" * (LONG_TOKEN // 4), "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     return tokens, types + [USER_DEFINED] + [CONTROL] * 3
 
 
@@ -54,8 +55,8 @@ def pack_array(kind, values):
     return head + b"".join(map(pack, values))
 
 
-def metadata(n_ctx, template=TEMPLATE):
-    tokens, types = vocabulary()
+def metadata(n_ctx, template=TEMPLATE, words=()):
+    tokens, types = vocabulary(words)
     numbers = {"vocab_size": len(tokens), "context_length": n_ctx, "embedding_length": N_EMBD,
                "block_count": N_LAYER, "feed_forward_length": N_FF, "attention.head_count": N_HEAD,
                "attention.head_count_kv": N_HEAD_KV, "attention.key_length": D_HEAD,
@@ -76,9 +77,9 @@ def metadata(n_ctx, template=TEMPLATE):
     return entries
 
 
-def tensors():
+def tensors(words=()):
     """(name, shape with the fastest dimension first, standard deviation); 1-d: a norm or a bias."""
-    n_vocab, n_kv = len(vocabulary()[0]), N_HEAD_KV * D_HEAD
+    n_vocab, n_kv = len(vocabulary(words)[0]), N_HEAD_KV * D_HEAD
     out = [("token_embd.weight", (N_EMBD, n_vocab), 0.5), ("output_norm.weight", (N_EMBD,), 0)]
     for layer in range(N_LAYER):
         parts = [("attn_q", (N_EMBD, N_EMBD)), ("attn_k", (N_EMBD, n_kv)),
@@ -114,9 +115,9 @@ def gguf_bytes(entries, parts):
     return align(head + infos) + all_data
 
 
-def write_model(path, n_ctx=16384, seed=1, template=TEMPLATE):
+def write_model(path, n_ctx=16384, seed=1, template=TEMPLATE, words=()):
     rng = random.Random(seed)
     parts = [(name, shape, 0, tensor_data(rng, name, shape, deviation))
-             for name, shape, deviation in tensors()]
+             for name, shape, deviation in tensors(words)]
     with open(path, "wb") as file:
-        file.write(gguf_bytes(metadata(n_ctx, template), parts))
+        file.write(gguf_bytes(metadata(n_ctx, template, words), parts))

@@ -456,10 +456,11 @@ static void tools_go_through_the_template(void **state) {
 }
 
 static void words_of_calls_are_the_template_s(void **state) {
-    static const lk_call_words want[N_TEMPLATE] = {{"\n\n\n", "", false},
-                                                   {"", "", true},
-                                                   {"[", "]", false},
-                                                   {"<tool_call>\n", "\n</tool_call>", false}};
+    static const lk_call_words want[N_TEMPLATE] = {
+        {"\n\n\n", "", false, "<tool_call>\n"},
+        {"", "", true, ""},
+        {"[", "]", false, "[TOOL_CALLS]["},
+        {"<tool_call>\n", "\n</tool_call>", false, "<tool_call>\n"}};
     for (size_t i = 0; i < N_TEMPLATE; i++) {
         struct lk_vocab *v = open_with(templates[i]);
         lk_call_words got = {.after = ""};
@@ -467,6 +468,10 @@ static void words_of_calls_are_the_template_s(void **state) {
         if (i > 0) assert_string_equal(got.before, want[i].before);
         assert_string_equal(got.after, want[i].after);
         assert_int_equal(got.has_parameters, want[i].has_parameters);
+        /* It may start before the call. */
+        size_t n = strlen(got.opening), n_want = strlen(want[i].opening);
+        assert_true(n >= n_want);
+        assert_string_equal(got.opening + n - n_want, want[i].opening);
         lk_vocab_free(v);
     }
 }
