@@ -223,12 +223,12 @@ typedef struct {
     /* CPU time of the process while it was timed, divided by the time and the number of threads.
      * Much less than 1: other programs ran, or the process is limited. */
     double cpu_share;
-    /* Of a cluster (lowkey_cluster.h): its ranks, the bytes of the cache on the rank that holds
-     * most of them, and what rank 0 did for each decoded token: exchanges, bytes received and sent,
+    /* Of a cluster (lowkey_cluster.h): its peers, the bytes of the cache on the peer that holds
+     * most of them, and what peer 0 did for each decoded token: exchanges, bytes received and sent,
      * seconds in exchanges, waiting included, and their share of the time. Without a cluster 1,
      * cache_bytes, and 0. */
-    int32_t n_rank;
-    uint64_t max_rank_bytes;
+    int32_t n_peer;
+    uint64_t max_peer_bytes;
     double exchanges_per_token, received_per_token, sent_per_token, exchange_seconds,
         exchange_share;
 } lk_bench_result;

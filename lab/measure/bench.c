@@ -186,9 +186,9 @@ static lk_status measure_depth(struct bench *b, size_t depth, lk_bench_result *o
     out->bits_per_value = stats.bits_per_value;
     out->bits_with_sidecar = stats.bits_with_sidecar;
     const struct lk_cluster *c = lk_cluster_of(b->model->peers);
-    out->n_rank = c ? c->ranks.n_rank : 1;
-    out->max_rank_bytes =
-        c ? lk_session_max_rank_bytes(depth > 0 ? b->deep : b->work) : stats.cache_bytes;
+    out->n_peer = c ? c->transport.n_peer : 1;
+    out->max_peer_bytes =
+        c ? lk_session_max_peer_bytes(depth > 0 ? b->deep : b->work) : stats.cache_bytes;
     if (b->decode_seconds > 0) {
         double n = (double)b->opts->n_decode * b->opts->n_repeat;
         out->exchanges_per_token = (double)b->exchanged.n_exchange / n;

@@ -18,17 +18,18 @@ bool lk_cluster_count(struct lk_cluster *c, double start, size_t sent, size_t re
 
 bool lk_cluster_gather(struct lk_cluster *c, const void *own, size_t n, void *all) {
     double start = lk_now();
-    size_t others = n * (size_t)(c->ranks.n_rank - 1);
-    return !c->peers.lost &&
-           lk_cluster_count(c, start, others, others, c->ranks.gather(c->ranks.user, own, n, all));
+    size_t others = n * (size_t)(c->transport.n_peer - 1);
+    return !c->peers.lost && lk_cluster_count(c, start, others, others,
+                                              c->transport.gather(c->transport.user, own, n, all));
 }
 
 bool lk_cluster_broadcast_from(struct lk_cluster *c, int from, void *data, size_t n) {
     double start = lk_now();
-    bool sends = from == c->ranks.rank;
-    size_t others = n * (size_t)(c->ranks.n_rank - 1);
-    return !c->peers.lost && lk_cluster_count(c, start, sends ? others : 0, sends ? 0 : n,
-                                              c->ranks.broadcast(c->ranks.user, from, data, n));
+    bool sends = from == c->transport.own;
+    size_t others = n * (size_t)(c->transport.n_peer - 1);
+    return !c->peers.lost &&
+           lk_cluster_count(c, start, sends ? others : 0, sends ? 0 : n,
+                            c->transport.broadcast(c->transport.user, from, data, n));
 }
 
 bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n) {
@@ -38,29 +39,29 @@ bool lk_cluster_broadcast(struct lk_cluster *c, void *data, size_t n) {
 void lk_cluster_abort(struct lk_cluster *c, const char *why) {
     if (c->peers.lost) return;
     c->peers.lost = true;
-    c->ranks.abort(c->ranks.user, why);
+    c->transport.abort(c->transport.user, why);
 }
 
 /* ---- agreeing ---- */
 
 lk_status lk_cluster_agree(struct lk_peers *peers, lk_status status, lk_err *err) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    int32_t own = status, all[LK_MAX_RANKS];
+    int32_t own = status, all[LK_MAX_PEERS];
     lk_err why = {.code = status};
     int first = 0;
     if (!lk_cluster_gather(c, &own, sizeof own, all)) return lk_fail_lost(err);
-    while (first < c->ranks.n_rank && !all[first]) first++;
-    if (first == c->ranks.n_rank) return LK_OK;
-    if (first == c->ranks.rank && err) why = *err;
+    while (first < c->transport.n_peer && !all[first]) first++;
+    if (first == c->transport.n_peer) return LK_OK;
+    if (first == c->transport.own && err) why = *err;
     if (!lk_cluster_broadcast_from(c, first, &why, sizeof why)) return lk_fail_lost(err);
-    if (first == c->ranks.rank) return status;
+    if (first == c->transport.own) return status;
     return lk_fail(err, (lk_status)all[first], "rank %d: %.450s", first, why.msg);
 }
 
 bool lk_cluster_all(struct lk_cluster *c, bool ok) {
-    uint8_t own = ok, all[LK_MAX_RANKS];
+    uint8_t own = ok, all[LK_MAX_PEERS];
     if (!lk_cluster_gather(c, &own, sizeof own, all)) return false;
-    for (int i = 0; i < c->ranks.n_rank; i++)
+    for (int i = 0; i < c->transport.n_peer; i++)
         if (!all[i]) return false;
     return true;
 }

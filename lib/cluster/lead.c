@@ -1,4 +1,4 @@
-/* Joining a cluster, taking turns, and running operations on all ranks. */
+/* Joining a cluster, taking turns, and running operations on all peers. */
 #include "cluster/messages.h"
 #include "cluster/peer_exchange.h"
 #include "engine/session_state.h"
@@ -8,12 +8,12 @@
 
 /* ---- for the engine ---- */
 
-/* The sum of a number over all ranks. */
+/* The sum of a number over all peers. */
 static uint64_t sum(struct lk_peers *peers, uint64_t n, bool *ok) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    uint64_t all[LK_MAX_RANKS], total = 0;
+    uint64_t all[LK_MAX_PEERS], total = 0;
     *ok = lk_cluster_gather(c, &n, sizeof n, all) && *ok;
-    for (int i = 0; *ok && i < c->ranks.n_rank; i++) total += all[i];
+    for (int i = 0; *ok && i < c->transport.n_peer; i++) total += all[i];
     return total;
 }
 
@@ -54,22 +54,22 @@ static bool is_in_op(struct lk_peers *peers) {
     return busy;
 }
 
-/* Replace op->sum by the sums over all ranks. */
+/* Replace op->sum by the sums over all peers. */
 static void sum_up(struct lk_cluster *c, struct lk_op *op) {
-    uint64_t all[LK_MAX_RANKS][LK_MAX_SUMS];
+    uint64_t all[LK_MAX_PEERS][LK_MAX_SUMS];
     uint64_t own[LK_MAX_SUMS] = {0};
     memcpy(own, op->sum, op->n_sum * sizeof *own);
     if (!lk_cluster_gather(c, own, sizeof own, all)) return;
     op->part = 0;
     memset(op->sum, 0, op->n_sum * sizeof *op->sum);
-    for (int rank = 0; rank < c->ranks.n_rank; rank++) {
-        for (size_t i = 0; i < op->n_sum; i++) op->sum[i] += all[rank][i];
-        if (op->part_of == rank || (op->part_of < 0 && all[rank][0] > op->part))
-            op->part = all[rank][0];
+    for (int peer = 0; peer < c->transport.n_peer; peer++) {
+        for (size_t i = 0; i < op->n_sum; i++) op->sum[i] += all[peer][i];
+        if (op->part_of == peer || (op->part_of < 0 && all[peer][0] > op->part))
+            op->part = all[peer][0];
     }
 }
 
-/* The operation on this rank, with what all ranks do after it. */
+/* The operation on this peer, with what all peers do after it. */
 static lk_status run_here(struct lk_cluster *c, struct lk_op *op, lk_err *err) {
     struct lk_handles *handles = op->kind == LK_OP_MODEL_FREE     ? &c->models
                                  : op->kind == LK_OP_SESSION_FREE ? &c->sessions
@@ -87,15 +87,15 @@ static lk_status run_here(struct lk_cluster *c, struct lk_op *op, lk_err *err) {
     return status;
 }
 
-/* Do not sum up within another operation: every rank comes to the call by itself. After the loss of
- * a rank, what is freed or cleared here still is. */
+/* Do not sum up within another operation: every peer comes to the call by itself. After the loss of
+ * a peer, what is freed or cleared here still is. */
 static lk_status run_op(struct lk_peers *peers, struct lk_op *op, lk_err *err) {
     struct lk_cluster *c = lk_cluster_of(peers);
     lk_err why = {0};
     if (op->n_sum > 0 && is_in_op(peers)) return LK_OK;
     begin_turn(c, 1);
     lk_status status = c->peers.lost ? lk_fail_lost(&why) : LK_OK;
-    if (!status && c->ranks.rank == 0 && c->depth == 1) status = lk_message_send(c, op, &why);
+    if (!status && c->transport.own == 0 && c->depth == 1) status = lk_message_send(c, op, &why);
     bool frees =
         op->kind == LK_OP_SESSION_FREE || op->kind == LK_OP_MODEL_FREE || op->kind == LK_OP_CLEAR;
     if (!status || frees) status = run_here(c, op, &why);
@@ -110,14 +110,14 @@ static bool report(struct lk_peers *peers, lk_progress progress, void *user, uin
     end_turn(c, depth);
     bool go_on = progress(user, done, total);
     begin_turn(c, depth);
-    if (c->ranks.rank > 0) return go_on;
+    if (c->transport.own > 0) return go_on;
     struct lk_op op = {.kind = LK_OP_GO_ON, .flag = go_on};
     return !lk_message_send(c, &op, NULL) && go_on;
 }
 
 /* ---- joining ---- */
 
-/* All ranks must be of one version: they send each other structs. */
+/* All peers must be of one version: they send each other structs. */
 static lk_status check_version(struct lk_cluster *c, lk_err *err) {
     char first[32] = {0};
     lk_err why = {0};
@@ -134,15 +134,15 @@ static lk_status check_version(struct lk_cluster *c, lk_err *err) {
     return status ? lk_fail(err, status, "%s", why.msg) : LK_OK;
 }
 
-lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
+lk_status lk_cluster_new(lk_cluster **out, const lk_transport *transport, lk_err *err) {
     struct lk_ledger ledger = {0}; /* the cluster's own ledger does not exist yet */
-    if (ranks->n_rank < 1 || ranks->n_rank > LK_MAX_RANKS || ranks->rank < 0 ||
-        ranks->rank >= ranks->n_rank)
+    if (transport->n_peer < 1 || transport->n_peer > LK_MAX_PEERS || transport->own < 0 ||
+        transport->own >= transport->n_peer)
         return lk_fail(err, LK_E_ARG, "rank %d of %d is not possible; there may be 1 to %d ranks",
-                       ranks->rank, ranks->n_rank, LK_MAX_RANKS);
+                       transport->own, transport->n_peer, LK_MAX_PEERS);
     struct lk_cluster *c = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *c);
     if (!c) return lk_fail(err, LK_E_NOMEM, "out of memory for a cluster");
-    c->ranks = *ranks;
+    c->transport = *transport;
     c->peers = (struct lk_peers){.run = run_op,
                                  .is_in_op = is_in_op,
                                  .agree = lk_cluster_agree,
@@ -164,7 +164,7 @@ lk_status lk_cluster_new(lk_cluster **out, const lk_ranks *ranks, lk_err *err) {
 
 void lk_cluster_free(lk_cluster *c) {
     if (!c) return;
-    if (c->ranks.rank == 0 && !c->peers.lost)
+    if (c->transport.own == 0 && !c->peers.lost)
         lk_message_send(c, &(struct lk_op){.kind = LK_OP_END}, NULL);
     lk_release(&c->ledger, LK_FOR_OTHER, c->models.at, (size_t)c->models.n * sizeof *c->models.at);
     lk_release(&c->ledger, LK_FOR_OTHER, c->sessions.at,
@@ -176,4 +176,4 @@ void lk_cluster_free(lk_cluster *c) {
 
 lk_cluster_stats lk_cluster_get_stats(const lk_cluster *c) { return c->stats; }
 
-int32_t lk_cluster_n_rank(const lk_cluster *c) { return c ? c->ranks.n_rank : 1; }
+int32_t lk_cluster_n_peer(const lk_cluster *c) { return c ? c->transport.n_peer : 1; }

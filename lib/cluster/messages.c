@@ -1,4 +1,4 @@
-/* The messages of operations: a table says how each kind is packed, and how the ranks that receive
+/* The messages of operations: a table says how each kind is packed, and how the peers that receive
  * it call the same function. */
 #include "cluster/messages.h"
 
@@ -139,7 +139,7 @@ static bool open_model(struct received *r) {
 
 static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *flag, lk_err *err);
 
-/* The progress callback of sessions: repeats what rank 0 does in its own one, and returns the
+/* The progress callback of sessions: repeats what peer 0 does in its own one, and returns the
  * same. */
 static bool follow_callback(void *user, uint64_t done, uint64_t total) {
     struct lk_cluster *c = user;
@@ -169,7 +169,7 @@ static bool open_session(struct received *r) {
                                   .chunked_prefill = op.chunked_prefill,
                                   .progress = op.reports ? follow_callback : NULL,
                                   .user = r->cluster};
-    if (status) { /* rank 0 waits for the result of lk_session_new */
+    if (status) { /* peer 0 waits for the result of lk_session_new */
         lk_cluster_agree(&r->cluster->peers, status, &err);
         return true;
     }
@@ -249,7 +249,7 @@ static bool prefill(struct received *r) {
     return ok || r->cluster->peers.lost;
 }
 
-/* The batch for all of rank 0's batches of the model: they differ only in memory. NULL without. */
+/* The batch for all of peer 0's batches of the model: they differ only in memory. NULL without. */
 static lk_batch *batch_of(struct received *r) {
     struct lk_cluster *c = r->cluster;
     if (c->batch && c->batch->pass.model == r->model) return c->batch;
@@ -280,7 +280,7 @@ static bool eval_batch(struct received *r) {
     return valid;
 }
 
-/* Operations on one session without a payload. Rank 0 alone has the file of a saved session. */
+/* Operations on one session without a payload. Peer 0 alone has the file of a saved session. */
 static bool truncate_session(struct received *r) {
     if (r->session) lk_session_truncate(r->session, r->op.n, NULL);
     return r->session != NULL;
@@ -411,10 +411,10 @@ static lk_status follow_until(struct lk_cluster *c, enum lk_op_kind end, bool *f
 lk_status lk_cluster_follow(lk_cluster *c, lk_err *err) {
     bool flag;
     lk_err why = {0};
-    if (c->ranks.rank == 0) return lk_fail(err, LK_E_ARG, "rank 0 leads; the others follow");
+    if (c->transport.own == 0) return lk_fail(err, LK_E_ARG, "rank 0 leads; the others follow");
     lk_status status = follow_until(c, LK_OP_END, &flag, &why);
     if (status) lk_cluster_abort(c, why.msg);
-    for (int32_t i = 0; i < c->sessions.n; i++) /* what rank 0 has not freed */
+    for (int32_t i = 0; i < c->sessions.n; i++) /* what peer 0 has not freed */
         if (c->sessions.at[i]) close_session(c->sessions.at[i]);
     for (int32_t i = 0; i < c->models.n; i++)
         if (c->models.at[i]) close_model(c, c->models.at[i]);

@@ -1,4 +1,4 @@
-/* Operations as messages from rank 0, which the other ranks repeat (lk_cluster_follow). */
+/* Operations as messages from peer 0, which the other peers repeat (lk_cluster_follow). */
 #ifndef LK_CLUSTER_MESSAGES_H
 #define LK_CLUSTER_MESSAGES_H
 
@@ -12,7 +12,7 @@ struct lk_open_op {
     struct lk_cluster *cluster;
 };
 
-/* Send an operation to the other ranks. LK_E_IO if a rank is lost, LK_E_NOMEM. */
+/* Send an operation to the other peers. LK_E_IO if a peer is lost, LK_E_NOMEM. */
 lk_status lk_message_send(struct lk_cluster *c, const struct lk_op *op, lk_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Opening a model on the ranks of a cluster, and what each of them has of it. */
+/* Opening a model on the peers of a cluster, and what each of them has of it. */
 #include "cluster/cluster.h"
 #include "cluster/messages.h"
 #include "engine/model.h"
@@ -6,18 +6,18 @@
 #include <string.h>
 
 lk_status lk_cluster_set_stages(lk_cluster *c, int32_t n_stage, lk_err *err) {
-    if (n_stage < 1 || c->ranks.n_rank % n_stage)
+    if (n_stage < 1 || c->transport.n_peer % n_stage)
         return lk_fail(err, LK_E_ARG,
                        "%d ranks cannot be divided into %d stages; the number of stages must be a "
                        "divisor of the number of ranks",
-                       c->ranks.n_rank, n_stage);
+                       c->transport.n_peer, n_stage);
     c->n_stage = n_stage;
     return LK_OK;
 }
 
-static lk_rank_weights own_weights(const struct lk_model *model) {
+static lk_peer_weights own_weights(const struct lk_model *model) {
     const struct lk_net *net = model->net;
-    lk_rank_weights own;
+    lk_peer_weights own;
     memset(&own, 0, sizeof own); /* with the padding */
     own.stage = model->parts ? model->parts->stages.own : 0;
     own.n_stage = lk_cluster_n_stage(model);
@@ -28,39 +28,39 @@ static lk_rank_weights own_weights(const struct lk_model *model) {
     return own;
 }
 
-/* Note what each of n_rank ranks has, and where the caches of this model's sessions are. */
-static lk_status add_parts(struct lk_model *model, const struct lk_stages *stages, int32_t n_rank,
+/* Note what each of n_peer peers has, and where the caches of this model's sessions are. */
+static lk_status add_parts(struct lk_model *model, const struct lk_stages *stages, int32_t n_peer,
                            lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
     size_t n_layer = (size_t)hp->n_layer, n_cached = (size_t)lk_hparams_cached(hp),
-           n_weights = (size_t)n_rank * sizeof(lk_rank_weights);
-    int32_t n_shard = n_rank / stages->n;
+           n_weights = (size_t)n_peer * sizeof(lk_peer_weights);
+    int32_t n_share = n_peer / stages->n;
     model->parts_bytes = sizeof *model->parts + n_weights + (n_layer + n_cached) * sizeof(int32_t);
     model->parts = lk_alloc(&model->ledger, LK_FOR_OTHER, model->parts_bytes);
     if (!model->parts) return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
     struct lk_parts *parts = model->parts;
     parts->stages = *stages;
-    parts->weights = (lk_rank_weights *)(parts + 1);
-    parts->holder = (int32_t *)(parts->weights + n_rank);
+    parts->weights = (lk_peer_weights *)(parts + 1);
+    parts->holder = (int32_t *)(parts->weights + n_peer);
     parts->cached = parts->holder + n_layer;
     for (int layer = 0; layer < hp->n_layer; layer++) {
-        parts->holder[layer] = lk_stages_of(stages, layer) * n_shard;
+        parts->holder[layer] = lk_stages_of(stages, layer) * n_share;
         if (!hp->is_recurrent[layer]) parts->cached[hp->index[layer]] = parts->holder[layer];
     }
     if (stages->n <= 1) return LK_OK;
     model->holder = parts->holder;
-    model->place = (struct lk_place){.holder = parts->cached, .own = stages->own * n_shard};
+    model->place = (struct lk_place){.holder = parts->cached, .own = stages->own * n_share};
     return LK_OK;
 }
 
-/* Open the layers of a stage, for n_rank ranks. */
+/* Open the layers of a stage, for n_peer peers. */
 static lk_status open_part(lk_model **out, const char *path, const lk_model_opts *opts,
-                           int32_t stage, int32_t n_stage, int32_t n_rank, lk_err *err) {
+                           int32_t stage, int32_t n_stage, int32_t n_peer, lk_err *err) {
     struct lk_stages stages = {.own = stage, .n = n_stage};
     const struct lk_layer_choice choice = {lk_stages_choose, &stages};
     lk_model *model = NULL;
     lk_status status = lk_model_open_layers(&model, path, opts, n_stage > 1 ? &choice : NULL, err);
-    if (!status) status = add_parts(model, &stages, n_rank, err);
+    if (!status) status = add_parts(model, &stages, n_peer, err);
     if (!status)
         *out = model;
     else
@@ -79,13 +79,13 @@ lk_status lk_model_open_stage(lk_model **out, const char *path, const lk_model_o
     return open_part(out, path, opts, stage, n_stage, n_stage, err);
 }
 
-/* What must be the same on all ranks, besides the version. */
+/* What must be the same on all peers, besides the version. */
 struct model_facts {
     uint64_t fingerprint, identity, sidecar;
     int32_t n_ctx_rope, n_cached;
 };
 
-/* Rank 0's model must be this one. */
+/* Peer 0's model must be this one. */
 static lk_status check_same_model(const struct lk_model *model, struct lk_cluster *cluster,
                                   lk_err *err) {
     struct model_facts own, first;
@@ -103,10 +103,10 @@ static lk_status check_same_model(const struct lk_model *model, struct lk_cluste
                    "all machines");
 }
 
-bool lk_model_get_rank(const lk_model *model, int32_t rank, lk_rank_weights *out) {
-    int32_t n_rank = model->peers ? lk_cluster_of(model->peers)->ranks.n_rank : 1;
-    if (rank < 0 || rank >= n_rank) return false;
-    *out = model->peers ? model->parts->weights[rank] : own_weights(model);
+bool lk_model_get_peer(const lk_model *model, int32_t peer, lk_peer_weights *out) {
+    int32_t n_peer = model->peers ? lk_cluster_of(model->peers)->transport.n_peer : 1;
+    if (peer < 0 || peer >= n_peer) return false;
+    *out = model->peers ? model->parts->weights[peer] : own_weights(model);
     return true;
 }
 
@@ -117,14 +117,15 @@ static lk_status enter_model(struct lk_model *model, struct lk_cluster *cluster,
     return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
 }
 
-/* lk_model_open_cluster on this rank. */
-static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_opts *opts,
+/* lk_model_open_cluster on this peer. */
+static lk_status open_on_peer(lk_model **out, const char *path, const lk_model_opts *opts,
                               struct lk_cluster *cluster, lk_err *err) {
     lk_err why = {0};
     lk_model *model = NULL;
-    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1, n_rank = cluster->ranks.n_rank,
-            n_shard = n_rank / n_stage, stage = cluster->ranks.rank / n_shard;
-    lk_status status = open_part(&model, path, opts, stage, n_stage, n_rank, &why);
+    int32_t n_stage = cluster->n_stage > 1 ? cluster->n_stage : 1,
+            n_peer = cluster->transport.n_peer, n_share = n_peer / n_stage,
+            stage = cluster->transport.own / n_share;
+    lk_status status = open_part(&model, path, opts, stage, n_stage, n_peer, &why);
     status = lk_cluster_agree(&cluster->peers, status, &why);
     if (!status) {
         status = check_same_model(model, cluster, &why);
@@ -133,9 +134,9 @@ static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_o
     }
     if (model) {
         model->peers = &cluster->peers;
-        model->place.share = (struct lk_share){cluster->ranks.rank % n_shard, n_shard};
+        model->place.share = (struct lk_share){cluster->transport.own % n_share, n_share};
     }
-    lk_rank_weights own = {0};
+    lk_peer_weights own = {0};
     if (!status) own = own_weights(model);
     if (!status && !lk_cluster_gather(cluster, &own, sizeof own, model->parts->weights))
         status = lk_fail_lost(&why);
@@ -150,7 +151,7 @@ static lk_status open_on_rank(lk_model **out, const char *path, const lk_model_o
 
 static lk_status run_open(struct lk_op *op, lk_err *err) {
     struct lk_open_op *open = (struct lk_open_op *)op;
-    return open_on_rank(open->out, op->path, open->opts, open->cluster, err);
+    return open_on_peer(open->out, op->path, open->opts, open->cluster, err);
 }
 
 lk_status lk_model_open_cluster(lk_model **out, const char *path, const lk_model_opts *opts,

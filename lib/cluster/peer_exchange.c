@@ -1,4 +1,4 @@
-/* What the ranks exchange: while they compute a pass, partial attention, hidden states between
+/* What the peers exchange: while they compute a pass, partial attention, hidden states between
  * stages, logits, and which entries have failed; while they save and load, rows. */
 #include "cluster/peer_exchange.h"
 
@@ -8,14 +8,14 @@
 
 #include <string.h>
 
-enum { PIECE = 1 << 26 }; /* bytes of one message between two ranks, at most */
+enum { PIECE = 1 << 26 }; /* bytes of one message between two peers, at most */
 
 static bool send_to(struct lk_cluster *c, int to, const void *data, size_t n) {
     double start = lk_now();
     bool ok = !c->peers.lost;
     for (size_t at = 0; ok && at < n; at += PIECE)
-        ok = c->ranks.send(c->ranks.user, to, (const char *)data + at,
-                           n - at < PIECE ? n - at : PIECE);
+        ok = c->transport.send(c->transport.user, to, (const char *)data + at,
+                               n - at < PIECE ? n - at : PIECE);
     return lk_cluster_count(c, start, n, 0, ok);
 }
 
@@ -23,28 +23,28 @@ static bool receive_from(struct lk_cluster *c, int from, void *data, size_t n) {
     double start = lk_now();
     bool ok = !c->peers.lost;
     for (size_t at = 0; ok && at < n; at += PIECE)
-        ok = c->ranks.receive(c->ranks.user, from, (char *)data + at,
-                              n - at < PIECE ? n - at : PIECE);
+        ok = c->transport.receive(c->transport.user, from, (char *)data + at,
+                                  n - at < PIECE ? n - at : PIECE);
     return lk_cluster_count(c, start, 0, n, ok);
 }
 
-/* A ring: every rank passes on what it has got last. Neighbors do not both send first. */
+/* A ring: every peer passes on what it has got last. Neighbors do not both send first. */
 static bool gather_stage(struct lk_peers *peers, const struct lk_model *model, const void *own,
                          size_t n, void *all) {
     struct lk_cluster *c = lk_cluster_of(peers);
     int n_stage = lk_cluster_n_stage(model);
     if (n_stage <= 1) return lk_cluster_gather(c, own, n, all);
-    int n_shard = lk_cluster_shards(c, n_stage), shard = c->ranks.rank % n_shard,
-        first = c->ranks.rank - shard, right = first + (shard + 1) % n_shard,
-        left = first + (shard + n_shard - 1) % n_shard;
+    int n_share = lk_cluster_shares(c, n_stage), share = c->transport.own % n_share,
+        first = c->transport.own - share, right = first + (share + 1) % n_share,
+        left = first + (share + n_share - 1) % n_share;
     bool ok = true;
-    memcpy((char *)all + (size_t)shard * n, own, n);
-    for (int step = 1; ok && step < n_shard; step++) {
-        const char *out = (char *)all + (size_t)((shard - step + 1 + n_shard) % n_shard) * n;
-        char *in = (char *)all + (size_t)((shard - step + n_shard) % n_shard) * n;
-        if (shard % 2 == 0) ok = send_to(c, right, out, n);
+    memcpy((char *)all + (size_t)share * n, own, n);
+    for (int step = 1; ok && step < n_share; step++) {
+        const char *out = (char *)all + (size_t)((share - step + 1 + n_share) % n_share) * n;
+        char *in = (char *)all + (size_t)((share - step + n_share) % n_share) * n;
+        if (share % 2 == 0) ok = send_to(c, right, out, n);
         ok = ok && receive_from(c, left, in, n);
-        if (shard % 2) ok = ok && send_to(c, right, out, n);
+        if (share % 2) ok = ok && send_to(c, right, out, n);
     }
     return ok;
 }
@@ -52,28 +52,29 @@ static bool gather_stage(struct lk_peers *peers, const struct lk_model *model, c
 static bool send_next(struct lk_peers *peers, const struct lk_model *model, const float *x,
                       size_t n) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    return send_to(c, c->ranks.rank + lk_cluster_shards(c, lk_cluster_n_stage(model)), x,
+    return send_to(c, c->transport.own + lk_cluster_shares(c, lk_cluster_n_stage(model)), x,
                    n * sizeof *x);
 }
 
 static bool receive_previous(struct lk_peers *peers, const struct lk_model *model, float *x,
                              size_t n) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    return receive_from(c, c->ranks.rank - lk_cluster_shards(c, lk_cluster_n_stage(model)), x,
+    return receive_from(c, c->transport.own - lk_cluster_shares(c, lk_cluster_n_stage(model)), x,
                         n * sizeof *x);
 }
 
-/* The last stage computes logits, and rank 0 needs them. */
+/* The last stage computes logits, and peer 0 needs them. */
 static bool send_logits(struct lk_peers *peers, const struct lk_model *model, float *x, size_t n) {
     struct lk_cluster *c = lk_cluster_of(peers);
-    int n_stage = lk_cluster_n_stage(model), last = c->ranks.n_rank - lk_cluster_shards(c, n_stage);
+    int n_stage = lk_cluster_n_stage(model),
+        last = c->transport.n_peer - lk_cluster_shares(c, n_stage);
     if (n_stage <= 1) return true;
-    if (c->ranks.rank == 0) return receive_from(c, last, x, n * sizeof *x);
-    return c->ranks.rank != last || send_to(c, 0, x, n * sizeof *x);
+    if (c->transport.own == 0) return receive_from(c, last, x, n * sizeof *x);
+    return c->transport.own != last || send_to(c, 0, x, n * sizeof *x);
 }
 
-/* Build the pass on all ranks, of the entries that failed on none. status: of lk_batch_build on
- * this rank. One exchange if nothing failed. */
+/* Build the pass on all peers, of the entries that failed on none. status: of lk_batch_build on
+ * this peer. One exchange if nothing failed. */
 static lk_status agree_on_entries(struct lk_peers *peers, struct lk_pass *pass,
                                   lk_batch_entry *entry, size_t n, lk_status status, lk_err *err) {
     struct lk_cluster *c = lk_cluster_of(peers);
@@ -90,7 +91,7 @@ static lk_status agree_on_entries(struct lk_peers *peers, struct lk_pass *pass,
     return lk_cluster_agree(peers, lk_batch_build(pass, entry, n, err), err);
 }
 
-/* Mark sequences as failed if their nodes failed on another rank. */
+/* Mark sequences as failed if their nodes failed on another peer. */
 static void agree_on_nodes(struct lk_peers *peers, struct lk_seq *seq, size_t n) {
     struct lk_cluster *c = lk_cluster_of(peers);
     bool ok = true;
@@ -105,7 +106,7 @@ static void agree_on_nodes(struct lk_peers *peers, struct lk_seq *seq, size_t n)
 /* ---- rows on their way to and from files ---- */
 
 enum {
-    SAVE_PIECE = 1 << 16, /* bytes of one message to rank 0 */
+    SAVE_PIECE = 1 << 16, /* bytes of one message to peer 0 */
     MERGE_PIECE = 2048    /* indices */
 };
 
@@ -113,7 +114,7 @@ static struct lk_cluster *cluster_of(struct lk_save_link *link) {
     return (struct lk_cluster *)((char *)link - offsetof(struct lk_cluster, link));
 }
 
-/* Pieces as rank 0 receives them. */
+/* Pieces as peer 0 receives them. */
 static bool send_pieces(struct lk_cluster *c, const char *data, size_t n) {
     bool ok = true;
     for (size_t at = 0, now; at < n; at += now) {
@@ -161,7 +162,7 @@ static bool broadcast(struct lk_save_link *link, int from, void *data, size_t n)
 }
 
 void lk_cluster_set_exchanges(struct lk_cluster *c) {
-    c->link = (struct lk_save_link){c->ranks.rank, put, merge, broadcast};
+    c->link = (struct lk_save_link){c->transport.own, put, merge, broadcast};
     struct lk_peers *peers = &c->peers;
     peers->link = &c->link;
     peers->gather = gather_stage;

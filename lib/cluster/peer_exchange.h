@@ -1,4 +1,4 @@
-/* What the ranks exchange while they compute a pass, save and load. */
+/* What the peers exchange while they compute a pass, save and load. */
 #ifndef LK_CLUSTER_PEER_EXCHANGE_H
 #define LK_CLUSTER_PEER_EXCHANGE_H
 

@@ -78,12 +78,12 @@ void add_cache_rows(const lk_session *session, struct table *table) {
 }
 
 void add_rank_rows(const lk_model *model, lk_session *session, struct table *table) {
-    lk_rank_weights w;
+    lk_peer_weights w;
     char a[NUMBER_BUF], b[NUMBER_BUF], c[NUMBER_BUF];
-    for (int32_t rank = 0; lk_model_get_rank(model, 1, &w) && lk_model_get_rank(model, rank, &w);
+    for (int32_t rank = 0; lk_model_get_peer(model, 1, &w) && lk_model_get_peer(model, rank, &w);
          rank++) {
         table_cell(table, "rank %d", rank);
-        table_cell(table, "%s", format_bytes(a, lk_session_rank_bytes(session, rank)));
+        table_cell(table, "%s", format_bytes(a, lk_session_peer_bytes(session, rank)));
         table_cell(table, "of the cache; layers %d-%d: weights %s, tables %s", w.first_layer,
                    w.first_layer + w.n_layer - 1, format_bytes(b, w.weight_bytes),
                    format_bytes(c, w.table_bytes));
@@ -91,15 +91,15 @@ void add_rank_rows(const lk_model *model, lk_session *session, struct table *tab
 }
 
 json_t *ranks_json(const lk_model *model, lk_session *session) {
-    lk_rank_weights w;
-    if (!lk_model_get_rank(model, 1, &w)) return NULL;
+    lk_peer_weights w;
+    if (!lk_model_get_peer(model, 1, &w)) return NULL;
     json_t *list = json_array();
-    for (int32_t rank = 0; lk_model_get_rank(model, rank, &w); rank++)
+    for (int32_t rank = 0; lk_model_get_peer(model, rank, &w); rank++)
         json_array_append_new(
             list, json_pack("{s:i s:i s:i s:I s:I s:I}", "stage", (int)w.stage, "first_layer",
                             (int)w.first_layer, "n_layer", (int)w.n_layer, "weight_bytes",
                             (json_int_t)w.weight_bytes, "table_bytes", (json_int_t)w.table_bytes,
-                            "cache_bytes", (json_int_t)lk_session_rank_bytes(session, rank)));
+                            "cache_bytes", (json_int_t)lk_session_peer_bytes(session, rank)));
     return list;
 }
 

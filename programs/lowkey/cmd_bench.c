@@ -141,10 +141,10 @@ static int print_json(const struct bench_args *a, const lk_model *model, size_t 
             "decode_tps_best", json_rate(r->decode_tps_best), "n_tok", (json_int_t)r->n_tok,
             "n_repeated", (json_int_t)r->n_repeated, "bits_with_sidecar",
             json_number(r->bits_with_sidecar), "cpu_share", json_number(r->cpu_share));
-        if (r->n_rank > 1)
+        if (r->n_peer > 1)
             json_object_update_new(
-                result, json_pack("{s:i s:I s:o s:o s:o s:o s:o}", "n_rank", (int)r->n_rank,
-                                  "max_rank_bytes", (json_int_t)r->max_rank_bytes,
+                result, json_pack("{s:i s:I s:o s:o s:o s:o s:o}", "n_rank", (int)r->n_peer,
+                                  "max_rank_bytes", (json_int_t)r->max_peer_bytes,
                                   "exchanges_per_token", json_number(r->exchanges_per_token),
                                   "received_per_token", json_number(r->received_per_token),
                                   "sent_per_token", json_number(r->sent_per_token),
@@ -178,7 +178,7 @@ static void print_exchanges(const struct row *row, size_t n_row) {
         const lk_bench_result *r = &row[i].r;
         table_cell(&table, "%s", row[i].name);
         table_cell(&table, "%s", format_count(b, r->depth));
-        table_cell(&table, "%s", format_bytes(b, r->max_rank_bytes));
+        table_cell(&table, "%s", format_bytes(b, r->max_peer_bytes));
         table_cell(&table, "%.1f", r->exchanges_per_token);
         table_cell(&table, "%s", format_bytes(b, (uint64_t)r->sent_per_token));
         table_cell(&table, "%.2f ms", 1e3 * r->exchange_seconds);
@@ -191,7 +191,7 @@ static void print_exchanges(const struct row *row, size_t n_row) {
                     "%d ranks. Largest part: of the cache, on one rank. Per decoded token: "
                     "exchanges of all ranks, bytes that rank 0 sends, its time in exchanges, "
                     "waiting for other ranks included, and the share of that in all time.",
-                    row[0].r.n_rank);
+                    row[0].r.n_peer);
 }
 
 static void print_table(const struct bench_args *a, const lk_model *model, size_t n_tok,
@@ -247,7 +247,7 @@ static int print_rows(const struct bench_args *a, const lk_model *model, size_t 
                       const struct row *row, size_t n_row) {
     if (a->json) return print_json(a, model, n_tok, row, n_row);
     print_table(a, model, n_tok, row, n_row);
-    if (n_row && row[0].r.n_rank > 1) print_exchanges(row, n_row);
+    if (n_row && row[0].r.n_peer > 1) print_exchanges(row, n_row);
     return STATUS_OK;
 }
 

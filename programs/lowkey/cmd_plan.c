@@ -87,7 +87,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
 static lk_status plan_tokens(const lk_model *model, const lk_recipe *recipe,
                              const struct plan_args *a, size_t n_tok, lk_plan *plan, lk_err *err) {
     lk_session_opts opts = {.n_ctx = (int32_t)n_tok, .chunked_prefill = a->stream};
-    return lk_plan_make_ranks(model, recipe, &opts, (int32_t)a->ranks, plan, err);
+    return lk_plan_make_peers(model, recipe, &opts, (int32_t)a->ranks, plan, err);
 }
 
 /* Does every stage have room for n_tok tokens? */
@@ -210,8 +210,8 @@ static void add_speed_json(json_t *list, const struct plan_row *row, const struc
 static json_t *stages_json(const struct stages *stages) {
     json_t *list = json_array();
     for (int i = 0; i < stages->n; i++) {
-        lk_rank_weights w;
-        if (!lk_model_get_rank(stages->model[i], 0, &w)) continue;
+        lk_peer_weights w;
+        if (!lk_model_get_peer(stages->model[i], 0, &w)) continue;
         json_array_append_new(list, json_pack("{s:i s:i s:I s:I}", "first_layer",
                                               (int)w.first_layer, "n_layer", (int)w.n_layer,
                                               "weight_bytes", (json_int_t)w.weight_bytes,
@@ -279,9 +279,9 @@ static void print_speed(const struct plan_row *row, size_t n, const struct plan_
 /* Layers and weights of each stage, in words. */
 static void print_stages(const struct stages *stages) {
     for (int i = 0; i < stages->n; i++) {
-        lk_rank_weights w;
+        lk_peer_weights w;
         char a[NUMBER_BUF], b[NUMBER_BUF];
-        if (!lk_model_get_rank(stages->model[i], 0, &w)) continue;
+        if (!lk_model_get_peer(stages->model[i], 0, &w)) continue;
         print_paragraph(stdout, "Stage %d: layers %d to %d, %s of weights and %s of tables.", i,
                         w.first_layer, w.first_layer + w.n_layer - 1,
                         format_bytes(a, w.weight_bytes), format_bytes(b, w.table_bytes));

@@ -357,7 +357,7 @@ static int reserve_descriptors(size_t *n) {
 static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = s->model;
-    o.n_rank = lk_cluster_n_rank(a->model.cluster);
+    o.n_rank = lk_cluster_n_peer(a->model.cluster);
     o.id = s->name[0];
     o.alias = (const char *const *)s->name + 1;
     o.n_alias = s->n_name - 1;

@@ -81,7 +81,7 @@ static double exchange_seconds(const struct network *network, const lk_cluster_s
 
 double decode_seconds(const struct decode_cost *cost, const struct network *network,
                       const lk_cluster_stats *exchanged, uint64_t n_tok, int32_t n_rank) {
-    return cost->base + cost->per_token * (double)lk_plan_max_rank_tokens(n_tok, n_rank) +
+    return cost->base + cost->per_token * (double)lk_plan_max_peer_tokens(n_tok, n_rank) +
            exchange_seconds(network, exchanged);
 }
 

@@ -113,14 +113,14 @@ int ranks_join(struct ranks **out) {
         status = LK_E_UNSUPPORTED;
     else if (ranks->n_rank > 1)
         status = lk_cluster_new(&ranks->cluster,
-                                &(lk_ranks){.rank = ranks->rank,
-                                            .n_rank = ranks->n_rank,
-                                            .user = ranks,
-                                            .gather = gather,
-                                            .broadcast = broadcast,
-                                            .send = send_bytes,
-                                            .receive = receive_bytes,
-                                            .abort = abort_ranks},
+                                &(lk_transport){.own = ranks->rank,
+                                                .n_peer = ranks->n_rank,
+                                                .user = ranks,
+                                                .gather = gather,
+                                                .broadcast = broadcast,
+                                                .send = send_bytes,
+                                                .receive = receive_bytes,
+                                                .abort = abort_ranks},
                                 &err);
     if (!status) {
         *out = ranks;

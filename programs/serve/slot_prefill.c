@@ -58,7 +58,7 @@ enum lk_room lk_shared_prefix_make_room(struct lk_slots *slots, const struct lk_
 /* The session of a busy slot holds exactly tok[0..n_tok): keep a copy of it, if there is room. */
 static void shared_prefix_keep(struct lk_slots *slots, struct lk_slot *slot, const int32_t *tok,
                                size_t n_tok) {
-    lk_session_stats stats = lk_session_get_rank_stats(slot->session);
+    lk_session_stats stats = lk_session_get_peer_stats(slot->session);
     struct lk_slot *kept = NULL;
     /* Require room for all of the session, because the original will continue and copy blocks that
      * are shared now. */

@@ -26,7 +26,7 @@ static uint64_t immutable_shared_bytes(const struct lk_slot *slot, const lk_sess
  * with what it may need, minus the shared bytes that it will never copy. */
 static uint64_t slot_bytes(const struct lk_slot *slot) {
     if (is_loading(slot)) return slot->reserved;
-    lk_session_stats s = lk_session_get_rank_stats(slot->session);
+    lk_session_stats s = lk_session_get_peer_stats(slot->session);
     uint64_t bytes = s.cache_bytes + s.scratch_bytes;
     if (slot->job && slot->reserved > bytes) bytes = slot->reserved;
     return bytes + s.checkpoint_bytes -
@@ -35,7 +35,7 @@ static uint64_t slot_bytes(const struct lk_slot *slot) {
 
 /* Bytes that only this session holds now. */
 static uint64_t own_bytes(const struct lk_slot *slot) {
-    lk_session_stats s = lk_session_get_rank_stats(slot->session);
+    lk_session_stats s = lk_session_get_peer_stats(slot->session);
     return s.cache_bytes + s.scratch_bytes + s.checkpoint_bytes - s.shared_bytes;
 }
 
@@ -50,7 +50,7 @@ static uint64_t total_bytes(const struct lk_slots *slots, const struct lk_slot *
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i] != keep) sum += slot_bytes(slots->slot[i]);
     if (!keep) return sum;
-    lk_session_stats s = lk_session_get_rank_stats(keep->session);
+    lk_session_stats s = lk_session_get_peer_stats(keep->session);
     return sum - immutable_shared_bytes(keep, &s);
 }
 
@@ -63,7 +63,7 @@ static uint64_t evictable_bytes(const struct lk_slots *slots, const struct lk_sl
         if (!stays)
             sum += slot_bytes(slot);
         else if (!is_loading(slot))
-            shared_used += lk_session_get_rank_stats(slot->session).shared_bytes;
+            shared_used += lk_session_get_peer_stats(slot->session).shared_bytes;
     }
     return sum + shared - (shared_used < shared ? shared_used : shared);
 }

@@ -90,12 +90,12 @@ static void test_memory(void **state) {
             assert_int_equal(lk_repeat_rows(p.many, source[1], N_TOK - 1, &err), LK_OK);
             double whole = (double)lk_session_get_stats(p.one).cache_bytes,
                    sum = (double)lk_session_get_stats(p.many).cache_bytes,
-                   max = (double)lk_session_max_rank_bytes(p.many) * n_rank;
+                   max = (double)lk_session_max_peer_bytes(p.many) * n_rank;
             print_message("%s, %d ranks: %.0f bytes, in sum %.3f, largest %.3f of its share\n",
                           recipes[i], n_rank, whole, sum / whole, max / whole);
             assert_true(sum / whole < 1.05 && max / whole < 1.05);
             lk_plan plan; /* a part of a stripe more at most, for each level */
-            assert_int_equal(lk_plan_make_ranks(b.single, p.r1, &opts, n_rank, &plan, &err), LK_OK);
+            assert_int_equal(lk_plan_make_peers(b.single, p.r1, &opts, n_rank, &plan, &err), LK_OK);
             assert_true(plan.cache_bytes * n_rank > 0.97 * max &&
                         plan.cache_bytes * n_rank < 1.06 * max);
             eval_both(p.one, p.many, tok, 1, false);

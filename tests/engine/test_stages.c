@@ -106,20 +106,20 @@ static void check_rank_memory(struct both *b, struct pair *p, const char *path, 
                               int n_part) {
     const lk_model_opts header_only = {.n_threads = 1, .no_mmap = true, .header_only = true};
     const lk_session_opts opts = {.n_ctx = p->one->opts.n_ctx};
-    int n_rank = lk_cluster_n_rank(lk_cluster_of(b->divided->peers)),
+    int n_rank = lk_cluster_n_peer(lk_cluster_of(b->divided->peers)),
         stage = rank * N_STAGE / n_rank;
     struct lk_cluster *c = ranks_cluster(b->ranks, rank);
     const lk_model *model = lk_handles_get(&c->models, b->divided->number);
-    lk_rank_weights all, part;
+    lk_peer_weights all, part;
     lk_model *header;
     lk_plan plan;
     lk_err err = {0};
     if (lk_model_open_stage(&header, path, &header_only, stage, N_STAGE, &err) != LK_OK)
         fail_msg("%s", err.msg);
-    if (lk_plan_make_ranks(header, p->r1, &opts, n_rank, &plan, &err) != LK_OK)
+    if (lk_plan_make_peers(header, p->r1, &opts, n_rank, &plan, &err) != LK_OK)
         fail_msg("%s", err.msg);
     double whole = (double)lk_session_get_stats(p->one).cache_bytes,
-           share = (double)lk_session_rank_bytes(p->many, rank) * n_part / whole,
+           share = (double)lk_session_peer_bytes(p->many, rank) * n_part / whole,
            planned = (double)plan.cache_bytes * n_part / whole,
            weights = (double)lk_ledger_bytes(&model->ledger, LK_FOR_WEIGHTS) * N_STAGE /
                      (double)lk_ledger_bytes(&b->single->ledger, LK_FOR_WEIGHTS);
@@ -127,8 +127,8 @@ static void check_rank_memory(struct both *b, struct pair *p, const char *path, 
                   lk_recipe_text(p->r1), rank, share, planned, weights);
     assert_true(share > 0.95 && share < 1.05 && planned > 0.95 && planned < 1.06);
     assert_true(weights > 0.95 && weights < 1.05);
-    assert_true(lk_model_get_rank(b->divided, rank, &part));
-    assert_true(lk_model_get_rank(b->single, 0, &all) && !lk_model_get_rank(b->single, 1, &all));
+    assert_true(lk_model_get_peer(b->divided, rank, &part));
+    assert_true(lk_model_get_peer(b->single, 0, &all) && !lk_model_get_peer(b->single, 1, &all));
     assert_true((double)part.weight_bytes * N_STAGE < 1.05 * (double)all.weight_bytes);
     assert_int_equal(part.stage, stage);
     assert_int_equal(part.n_layer, 2);
@@ -154,7 +154,7 @@ static void check_memory(struct both *b, const char *path, const char *recipe, i
         if (lk_repeat_rows(k ? p.many : p.one, source[k], (size_t)n_tok - 1, &err) != LK_OK)
             fail_msg("%s", err.msg);
     }
-    for (int rank = 0; rank < lk_cluster_n_rank(lk_cluster_of(b->divided->peers)); rank++)
+    for (int rank = 0; rank < lk_cluster_n_peer(lk_cluster_of(b->divided->peers)); rank++)
         check_rank_memory(b, &p, path, rank, n_part);
     eval_both(p.one, p.many, tok, 1, false);
     assert_true(distance(p.one, p.many) <= 1e-6);

@@ -24,7 +24,7 @@ static void check(const char *model, const char *recipe, int n_rank, struct wors
 /* Compare a recipe. False if it is not possible with the model, or not on several ranks. */
 static bool run_recipe(struct both *b, const char *model, int n_rank, const char *text,
                        bool chunked, double *worst) {
-    int n_shard = n_rank / lk_cluster_n_stage(b->divided);
+    int n_share = n_rank / lk_cluster_n_stage(b->divided);
     const lk_session_opts opts = {.n_ctx = BOTH_CTX, .chunked_prefill = chunked};
     lk_recipe *recipe;
     lk_session *one = NULL, *many = NULL;
@@ -36,7 +36,7 @@ static bool run_recipe(struct both *b, const char *model, int n_rank, const char
         fail_msg("%s: %s", text, err.msg);
     bool possible = status == LK_OK && divided == LK_OK;
     if (possible) {
-        struct worst found = compare_both(one, many, (n_shard - 1) * LK_STRIPE + 200);
+        struct worst found = compare_both(one, many, (n_share - 1) * LK_STRIPE + 200);
         check(model, text, n_rank, found);
         if (found.moved > *worst) *worst = found.moved;
     }

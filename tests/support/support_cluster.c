@@ -112,7 +112,7 @@ void check_recipe(struct both *b, const char *model, const char *recipe, int n_p
     struct worst worst = compare_recipe(b, recipe, n_prompt);
     bool exact = strcmp(recipe, "f16") == 0;
     print_message("%s, %d ranks, %4d tokens, %-12s nmse %.2g over the same codes, %.2g apart\n",
-                  model, lk_cluster_n_rank(lk_cluster_of(b->divided->peers)), n_prompt, recipe,
+                  model, lk_cluster_n_peer(lk_cluster_of(b->divided->peers)), n_prompt, recipe,
                   worst.moved, worst.apart);
     if (!(worst.moved <= 1e-6 && worst.apart <= (exact ? 1e-6 : 1e-2)))
         fail_msg("%s: NMSE %g over the same codes, %g apart", recipe, worst.moved, worst.apart);

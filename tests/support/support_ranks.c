@@ -12,7 +12,7 @@ struct rank {
     struct ranks *all;
     int number;
     int lost_in; /* exchanges until it is lost; 0: never */
-    lk_ranks functions;
+    lk_transport functions;
     pthread_t thread;
     lk_cluster *cluster;
     lk_status status; /* of following */
@@ -132,14 +132,14 @@ struct ranks *ranks_start(int n, lk_cluster **cluster) {
         struct rank *rank = &all->rank[i];
         rank->all = all;
         rank->number = i;
-        rank->functions = (lk_ranks){.rank = i,
-                                     .n_rank = n,
-                                     .user = rank,
-                                     .gather = gather,
-                                     .broadcast = broadcast,
-                                     .send = send_bytes,
-                                     .receive = receive_bytes,
-                                     .abort = abort_all};
+        rank->functions = (lk_transport){.own = i,
+                                         .n_peer = n,
+                                         .user = rank,
+                                         .gather = gather,
+                                         .broadcast = broadcast,
+                                         .send = send_bytes,
+                                         .receive = receive_bytes,
+                                         .abort = abort_all};
         if (i > 0) pthread_create(&rank->thread, NULL, follow, rank);
     }
     lk_cluster_new(&all->rank[0].cluster, &all->rank[0].functions, NULL);

@@ -30,7 +30,7 @@ void record_note(void *user, const char *line) {
 struct lk_server_opts serve_options(void) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = model;
-    o.n_rank = lk_cluster_n_rank(cluster);
+    o.n_rank = lk_cluster_n_peer(cluster);
     o.id = "tiny";
     o.recipe = (const lk_recipe *const *)recipes;
     o.n_recipe = 2;
