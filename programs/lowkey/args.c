@@ -242,8 +242,8 @@ static void print_help(const struct command *command, const struct opt_group *gr
 
 /* ---- parsing ---- */
 
-enum args_result args_read(const struct command *command, const struct opt_group *group,
-                           size_t n_group, int argc, char **argv, int *first) {
+int args_read(const struct command *command, const struct opt_group *group, size_t n_group,
+              int argc, char **argv, int *first) {
     struct getopt_table table;
     int n_operand = 0;
     fill_getopt_table(group, n_group, &table);
@@ -254,7 +254,7 @@ enum args_result args_read(const struct command *command, const struct opt_group
         if (arg[0] == '-' && arg[1] && arg[1] != '-' && arg[2] &&
             !is_letter_with_value(&table, arg)) {
             print_unknown_option(command, &table, arg, optind + 1 < argc ? argv[optind + 1] : NULL);
-            return ARGS_BAD;
+            return STATUS_ERROR;
         }
         int c = getopt_long(argc, argv, table.letters, table.longs, NULL);
         if (c == -1) break;
@@ -264,21 +264,22 @@ enum args_result args_read(const struct command *command, const struct opt_group
         }
         if (c == 'h') {
             (command->print_help ? command->print_help : print_help)(command, group, n_group);
-            return ARGS_HELP;
+            return STATUS_OK;
         }
         const struct opt *opt = find_opt(&table, c);
         if (c == '?' || c == ':' || !opt) {
             print_option_error(command, &table, c, argc, argv);
-            return ARGS_BAD;
+            return STATUS_ERROR;
         }
-        if (!parse_value(opt, optarg)) return ARGS_BAD;
+        if (!parse_value(opt, optarg)) return STATUS_ERROR;
     }
     /* Operands after "--" follow the others. */
-    *first = optind - n_operand;
-    memmove(argv + *first, argv + 1, (size_t)n_operand * sizeof *argv);
-    if (*first < argc && !*command->operands) {
-        print_stray_operand(command, argv[*first]);
-        return ARGS_BAD;
+    int operand = optind - n_operand;
+    memmove(argv + operand, argv + 1, (size_t)n_operand * sizeof *argv);
+    if (first) *first = operand;
+    if (operand < argc && !*command->operands) {
+        print_stray_operand(command, argv[operand]);
+        return STATUS_ERROR;
     }
     return ARGS_RUN;
 }

@@ -74,12 +74,12 @@ struct command {
     help_printer *print_help;   /* called for --help in place of printing the help; or NULL */
 };
 
-enum args_result { ARGS_RUN, ARGS_HELP, ARGS_BAD };
+enum { ARGS_RUN = -1 };
 
-/* Parse argv[1..argc). The operands are left in argv[*first..argc). Returns ARGS_HELP after
- * printing the help, ARGS_BAD after printing an error. */
-enum args_result args_read(const struct command *command, const struct opt_group *group,
-                           size_t n_group, int argc, char **argv, int *first);
+/* Parse argv[1..argc). The operands are left in argv[*first..argc); NULL: the command takes none.
+ * Returns ARGS_RUN, or a STATUS_* to exit with, after printing the help or an error. */
+int args_read(const struct command *command, const struct opt_group *group, size_t n_group,
+              int argc, char **argv, int *first);
 
 /* Print usage of the program and its n commands. */
 void print_overview(const struct command *command, size_t n);

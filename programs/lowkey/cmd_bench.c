@@ -33,8 +33,7 @@ struct row {
     lk_bench_result r;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct bench_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct bench_args *a) {
     const struct opt_group groups[] = {
         {"What to measure",
          {
@@ -55,8 +54,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_RUN),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -259,8 +257,8 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     lk_model *model = NULL;
     struct tokens tok = {0};
     size_t n_row = 0;
-    enum args_result read = read_args(command, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read;
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);

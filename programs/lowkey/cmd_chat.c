@@ -12,8 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct chat_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct chat_args *a) {
     const struct opt_group groups[] = {
         {"Chat",
          {
@@ -32,8 +31,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         model_options(&a->model, MODEL_RUN),
         sampler_options(&a->sampler),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 static int check_args(struct chat *c) {
@@ -149,8 +147,8 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
                               .session.n_checkpoint = 64,
                               .sampler = sampler_args_default(),
                               .n = -1}};
-    enum args_result result = read_args(command, argc, argv, &c.args);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = read_args(command, argc, argv, &c.args);
+    if (result != ARGS_RUN) return result;
     int status = check_args(&c);
     if (!status) status = drafting_check(c.args.draft);
     if (!status) status = open_recipe(command, &c);

@@ -23,8 +23,8 @@ struct compress_args {
     bool mean, truncate, equalize, keep, json, palu_code;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct compress_args *a) {
+static int read_args(const struct command *command, int argc, char **argv,
+                     struct compress_args *a) {
     const struct opt_group groups[] = {
         {"What to compute",
          {
@@ -83,8 +83,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_CALIBRATED),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* ---- options ---- */
@@ -383,8 +382,8 @@ int cmd_compress(const struct command *command, int argc, char **argv) {
     lk_compress_opts opts = {0};
     struct tokens tokens = {0};
     lk_model *model = NULL;
-    enum args_result read = read_args(command, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read;
     int status = read_opts(&a, &opts);
     /* These read the weights. */
     a.model.no_repack = opts.svd == LK_SVD_PLAIN || opts.svd == LK_SVD_OUTPUT;

@@ -49,8 +49,8 @@ static void append_task_words(struct lk_buf *out) {
         xbuf_printf(out, "%s%s", i ? " " : "", lk_task_group_name(i));
 }
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct eval_args *a, int *first) {
+static int read_args(const struct command *command, int argc, char **argv, struct eval_args *a,
+                     int *first) {
     const struct opt_group groups[] = {
         {"Evaluation",
          {
@@ -271,12 +271,12 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
     append_task_words(&task_words);
     with_tasks.appendix = task_list.at;
     with_tasks.complete = task_words.at;
-    enum args_result result = read_args(&with_tasks, argc, argv, &a, &first);
+    int result = read_args(&with_tasks, argc, argv, &a, &first);
     lk_buf_free(&task_list);
     lk_buf_free(&task_words);
     if (result != ARGS_RUN) {
         free(command_line);
-        return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+        return result;
     }
     if (a.data && !*a.data) a.data = NULL;
     if (!a.kv.n) a.kv.item[a.kv.n++] = DEFAULT_RECIPE;

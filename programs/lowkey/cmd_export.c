@@ -16,8 +16,7 @@ struct export_args {
     bool adapters_only;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct export_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct export_args *a) {
     const struct opt_group groups[] = {
         {"What to export",
          {
@@ -36,8 +35,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
               OPT_FLAG, &a->adapters_only},
          }},
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* Index of the name among lk_export_numbers; -1 after a message. */
@@ -62,8 +60,8 @@ int cmd_export(const struct command *command, int argc, char **argv) {
     lk_export_result result;
     lk_err err = {0};
     char *model = NULL;
-    enum args_result read = read_args(command, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read;
     if (!a.sidecar) return print_error("no sidecar: give --sidecar FILE");
     if (!a.out) return print_error("no output: give -o FILE");
     int numbers = find_numbers(a.type), status = numbers < 0 ? STATUS_ERROR : STATUS_OK;

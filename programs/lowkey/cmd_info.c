@@ -106,14 +106,12 @@ int cmd_info(const struct command *command, int argc, char **argv) {
     struct model_args args = {.header_only = true};
     bool json = false;
     lk_model *model = NULL;
-    int first;
     const struct opt_group groups[] = {
         model_options(&args, MODEL_SHOWN),
         {"Output", {{0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
-    enum args_result result =
-        args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
+    if (result != ARGS_RUN) return result;
     int status = model_open(&args, false, &model);
     if (status) return status;
     lk_model_info info = lk_model_get_info(model);

@@ -25,8 +25,7 @@ struct inspect_args {
     bool layers, json;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct inspect_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct inspect_args *a) {
     const struct opt_group groups[] = {
         {"What to inspect",
          {
@@ -45,8 +44,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_RUN_ALONE),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* The tokens to evaluate, as many as --ctx says. */
@@ -235,8 +233,8 @@ int cmd_inspect(const struct command *command, int argc, char **argv) {
     lk_recipe *recipe = NULL;
     lk_model *model = NULL;
     struct tokens tok = {0};
-    enum args_result result = read_args(command, argc, argv, &a);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = read_args(command, argc, argv, &a);
+    if (result != ARGS_RUN) return result;
     int status = open_single_recipe(command, &a.kv, &recipe);
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = open_default_recipe(model, &recipe);

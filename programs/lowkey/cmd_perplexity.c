@@ -18,8 +18,8 @@ struct perplexity_args {
     bool prompt, json;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct perplexity_args *a) {
+static int read_args(const struct command *command, int argc, char **argv,
+                     struct perplexity_args *a) {
     const struct opt_group groups[] = {
         {"What to compare",
          {
@@ -42,8 +42,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_RUN),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 static int print_json(const struct recipes *recipes, const lk_compare_result *result,
@@ -153,8 +152,8 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
     lk_model *model = NULL, *reference = NULL;
     struct tokens tok = {0};
     struct lk_buf text = {0};
-    enum args_result read = read_args(command, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read;
     if (!a.file) return print_error("no text: give -f FILE");
     int status = recipes_open(&a.kv, "best-3", &recipes);
     if (!status) status = read_text(a.file, &text);

@@ -47,8 +47,7 @@ struct plan_row {
     uint64_t win_from;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct plan_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct plan_args *a) {
     const struct opt_group groups[] = {
         {"What to plan",
          {
@@ -79,8 +78,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_PLANNED),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* The plan of n_tok tokens for the ranks of a stage. */
@@ -464,8 +462,8 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
     struct recipes recipes = {0};
     struct stages stages = {0};
     struct plan_row *row = NULL;
-    enum args_result result = read_args(command, argc, argv, &a);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = read_args(command, argc, argv, &a);
+    if (result != ARGS_RUN) return result;
     if (a.speed && !a.kv.n)
         return print_error("--speed: give the recipes that were measured with --kv");
     if (a.fit && a.ctx.n) return print_error("--fit and --ctx cannot be used together");

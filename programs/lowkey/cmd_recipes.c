@@ -199,9 +199,8 @@ int cmd_recipes(const struct command *command, int argc, char **argv) {
            &combinations},
           {0, "json", NULL, "print JSON", OPT_FLAG, &json}}},
     };
-    enum args_result result =
-        args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    if (result != ARGS_RUN) return result;
     if (argc - first > MAX_LIST) return print_error("more than %d recipes", MAX_LIST);
     if (combinations && first < argc)
         return print_error("--combinations takes no recipes; leave one of them out");

@@ -47,8 +47,7 @@ struct run {
     struct answer answer;
 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct run_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct run_args *a) {
     const struct opt_group groups[] = {
         {"Prompt and answer",
          {
@@ -76,8 +75,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
         model_options(&a->model, MODEL_RUN),
         sampler_options(&a->sampler),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* ---- the session of --session ---- */
@@ -311,8 +309,8 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     struct run_args a = {
         .model.cluster = command->cluster, .n = 256, .sampler = sampler_args_default()};
     struct run r = {0};
-    enum args_result result = read_args(command, argc, argv, &a);
-    if (result != ARGS_RUN) return result == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int result = read_args(command, argc, argv, &a);
+    if (result != ARGS_RUN) return result;
     int status = drafting_check(a.draft);
     if (!status) status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);

@@ -182,8 +182,7 @@ static struct opt_group cache_options(struct serve_args *a) {
         }};
 }
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct serve_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct serve_args *a) {
     const struct opt_group groups[] = {
         network_options(a),
         cache_options(a),
@@ -208,8 +207,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
              draft_option(&a->draft),
          }},
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 static int add_recipe(struct recipes *to, const char *kv) {
@@ -501,8 +499,8 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .time_s = 600,
                            .slice_ms = 50};
     struct serve s = {0};
-    enum args_result read = read_args(command, argc, argv, &a);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a);
+    if (read != ARGS_RUN) return read;
     int status = drafting_check(a.draft);
     if (a.sandbox && a.model.cluster)
         status = print_error("--sandbox: several ranks need the rights that it gives up; start "

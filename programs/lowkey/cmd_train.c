@@ -94,8 +94,8 @@ static struct opt_group lora_options(struct train_args *a) {
         }};
 }
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct train_args *a, int *first) {
+static int read_args(const struct command *command, int argc, char **argv, struct train_args *a,
+                     int *first) {
     const struct opt_group groups[] = {
         {"What to train",
          {
@@ -246,6 +246,11 @@ static int check_options(const struct train_args *a, bool lora) {
     return STATUS_OK;
 }
 
+/* Number of layers to train; 0: all. */
+static int32_t n_layers(const struct train_args *a) {
+    return a->layers.n ? (int32_t)(a->layers.item[1] - a->layers.item[0] + 1) : 0;
+}
+
 /* ---- LESS networks ---- */
 
 static void layer_done(void *progress, const lk_less_layer *l) {
@@ -279,9 +284,8 @@ static int train_less(const struct train_args *a, lk_model *model, const int32_t
                          .dropout = a->dropout >= 0 ? (float)a->dropout : 0.3f,
                          .valid = (float)a->valid,
                          .plain = a->plain,
-                         .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0),
-                         .n_layer =
-                             (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
+                         .first_layer = (int32_t)a->layers.item[0],
+                         .n_layer = n_layers(a),
                          .seed = (uint64_t)a->seed,
                          .progress = progress_step,
                          .layer_done = layer_done,
@@ -339,9 +343,8 @@ static int train_lora(const struct train_args *a, lk_model *model, const lk_reci
                          .batch = (int32_t)a->batch,
                          .n_layer_epoch = epochs(a->layer_epochs),
                          .n_epoch = epochs(a->epochs),
-                         .first_layer = (int32_t)(a->layers.n ? a->layers.item[0] : 0),
-                         .n_layer =
-                             (int32_t)(a->layers.n ? a->layers.item[1] - a->layers.item[0] + 1 : 0),
+                         .first_layer = (int32_t)a->layers.item[0],
+                         .n_layer = n_layers(a),
                          .seed = (uint64_t)a->seed,
                          .progress = step,
                          .report = report,
@@ -363,8 +366,8 @@ int cmd_train(const struct command *command, int argc, char **argv) {
     int32_t *tok = NULL;
     size_t n_tok = 0;
     int first;
-    enum args_result read = read_args(command, argc, argv, &a, &first);
-    if (read != ARGS_RUN) return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+    int read = read_args(command, argc, argv, &a, &first);
+    if (read != ARGS_RUN) return read;
     bool lora = first + 1 == argc && strcmp(argv[first], "lora") == 0;
     if (first + 1 != argc || (!lora && strcmp(argv[first], "less") != 0))
         return print_error("expected 'less' or 'lora'");

@@ -27,8 +27,7 @@ struct tune_args {
 
 enum { DEFAULT_CHUNK = 1024 };
 
-static enum args_result read_args(const struct command *command, int argc, char **argv,
-                                  struct tune_args *a) {
+static int read_args(const struct command *command, int argc, char **argv, struct tune_args *a) {
     enum { MAX_TOKENS = 1 << 24 };
     const struct opt_group groups[] = {
         {"What to tune",
@@ -103,8 +102,7 @@ static enum args_result read_args(const struct command *command, int argc, char 
          }},
         model_options(&a->model, MODEL_FITTED),
     };
-    int first;
-    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, &first);
+    return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
 }
 
 /* ---- texts ---- */
@@ -457,10 +455,10 @@ static int check_args(struct tune_args *a) {
 int cmd_tune(const struct command *command, int argc, char **argv) {
     struct tune_args a = {.chunk = DEFAULT_CHUNK, .chunks = 2, .check_chunks = 4, .rounds = 2};
     char *command_line = quoted_command_line(argc, argv);
-    enum args_result read = read_args(command, argc, argv, &a);
+    int read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) {
         free(command_line);
-        return read == ARGS_HELP ? STATUS_OK : STATUS_ERROR;
+        return read;
     }
     char *state = a.output && !a.state ? xasprintf("%s.state", a.output) : NULL;
     if (state) a.state = state;
