@@ -8,14 +8,43 @@
 #include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/openai_chat.h"
+#include "serve/response_store.h"
 
 #include <string.h>
 
+/* Put the items of an earlier response before the input. */
+static bool continue_previous(json_t *given, const struct lk_server_opts *opts,
+                              uint64_t *more_bytes, struct lk_api_error *error) {
+    const char *id = NULL;
+    size_t n_byte = 0;
+    if (!lk_json_field_string(given, "previous_response_id", &id, error)) return false;
+    if (!id) return true;
+    json_t *items = opts->responses ? lk_response_store_get(opts->responses, id, &n_byte) : NULL,
+           *input = json_object_get(given, "input");
+    if (!items)
+        return lk_api_error_set(error, 400, "previous_response_not_found", "previous_response_id",
+                                "there is no response '%.80s': the last %d responses are kept, up "
+                                "to %d MiB, until the server stops; send the conversation in "
+                                "'input'",
+                                id, LK_STORED_RESPONSES, LK_STORED_RESPONSE_BYTES >> 20);
+    *more_bytes = 3 * lk_json_max_parsed_bytes(n_byte);
+    bool good = json_is_string(input)
+                    ? json_array_append_new(
+                          items, json_pack("{s:s, s:O}", "role", "user", "content", input)) == 0
+                    : !input || json_is_null(input) || json_array_extend(items, input) == 0;
+    json_object_set_new(given, "input", items);
+    return good || lk_api_error_set(error, 400, "invalid_type", "input",
+                                    "'input' must be a string or an array of items");
+}
+
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
-    json_t *given = lk_fields_parse(body, len, LK_FIELDS_RESPONSES, error),
-           *chat = given ? lk_openai_responses_to_chat(given, error) : NULL;
+    json_t *given = lk_fields_parse(body, len, LK_FIELDS_RESPONSES, error), *chat = NULL;
+    uint64_t more_bytes = 0;
+    if (given && continue_previous(given, opts, &more_bytes, error))
+        chat = lk_openai_responses_to_chat(given, error);
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
+    request->more_bytes = more_bytes;
     const char *truncation = json_string_value(json_object_get(given, "truncation"));
     request->all_turns = truncation && strcmp(truncation, "disabled") == 0;
     request->original = given; /* the response repeats fields of it */
@@ -25,10 +54,24 @@ static bool parse_body(struct lk_request *request, const struct lk_server_opts *
 
 /* ---- the response object ---- */
 
-/* An id with another prefix than the chat's. */
-static json_t *make_id(const struct lk_response *r, const char *prefix) {
+/* The id by which clients continue a response. */
+static json_t *response_id(const struct lk_response *r) {
     const char *number = strchr(r->id, '-');
-    return json_sprintf("%s_%s", prefix, number ? number + 1 : r->id);
+    return json_sprintf("resp_%s-%s", number ? number + 1 : r->id, r->secret);
+}
+
+static bool is_stored(const struct lk_response *r) {
+    return !json_is_false(json_object_get(r->completion->request.original, "store"));
+}
+
+/* Keep the response, so that a request may continue it. */
+static void store_response(const struct lk_response *r) {
+    json_t *id = response_id(r);
+    if (is_stored(r) && id && r->opts->responses)
+        lk_response_store_put(r->opts->responses, json_string_value(id),
+                              json_object_get(r->completion->request.original, "input"),
+                              r->blocks.closed);
+    json_decref(id);
 }
 
 static json_t *item_id(const struct lk_response *r) {
@@ -76,17 +119,18 @@ static json_t *response_json(const struct lk_response *r, const char *status, js
     const json_t *body = r->completion->request.original;
     const lk_sampler_opts *sampling = &r->completion->request.sampling;
     bool over = strcmp(status, "completed") == 0 || strcmp(status, "incomplete") == 0;
-    json_t *out = json_pack("{s:o, s:s, s:I, s:s, s:b, s:n, s:s, s:o, s:n, s:b, s:s, s:o}", "id",
-                            make_id(r, "resp"), "object", "response", "created_at",
+    json_t *out = json_pack("{s:o, s:s, s:I, s:s, s:b, s:n, s:s, s:o, s:b, s:s, s:o}", "id",
+                            response_id(r), "object", "response", "created_at",
                             (json_int_t)r->created, "status", status, "background", 0, "error",
-                            "model", r->opts->id, "output", output, "previous_response_id", "store",
-                            0, "truncation", r->completion->request.all_turns ? "disabled" : "auto",
+                            "model", r->opts->id, "output", output, "store", is_stored(r),
+                            "truncation", r->completion->request.all_turns ? "disabled" : "auto",
                             "usage", over ? usage_json(r) : json_null());
     json_object_set_new(out, "incomplete_details",
                         strcmp(status, "incomplete") == 0
                             ? json_pack("{s:s}", "reason", "max_output_tokens")
                             : json_null());
     repeat_field(out, body, "instructions", json_null());
+    repeat_field(out, body, "previous_response_id", json_null());
     repeat_field(out, body, "max_output_tokens", json_null());
     repeat_field(out, body, "metadata", json_object());
     repeat_field(out, body, "parallel_tool_calls", json_true());
@@ -219,6 +263,7 @@ static const char *final_status(const struct lk_response *r) {
 
 static void end_response(struct lk_response *r, struct lk_buf *out) {
     const char *status = final_status(r);
+    store_response(r);
     append_event(
         r, strcmp(status, "completed") == 0 ? "response.completed" : "response.incomplete",
         json_pack("{s:o}", "response", response_json(r, status, json_incref(r->blocks.closed))),
@@ -226,6 +271,7 @@ static void end_response(struct lk_response *r, struct lk_buf *out) {
 }
 
 static json_t *whole_response(struct lk_response *r) {
+    store_response(r);
     return response_json(r, final_status(r), json_incref(r->blocks.closed));
 }
 
@@ -478,8 +524,6 @@ static bool check_body(const json_t *body, struct lk_api_error *error) {
     static const struct {
         const char *name, *advice;
     } fields[] = {
-        {"previous_response_id", "this server stores no responses; send the conversation in "
-                                 "'input'"},
         {"conversation", "this server stores no conversations; send the messages in 'input'"},
         {"prompt", "this server stores no prompts; send the text in 'instructions' or 'input'"},
         {"top_logprobs", "use /v1/chat/completions for log-probabilities"}};

@@ -43,6 +43,7 @@ struct lk_prompt {
 struct lk_request {
     json_t *body;     /* in OpenAI's form */
     json_t *original; /* the body as it was sent, if the reply needs it; otherwise NULL */
+    uint64_t more_bytes; /* of `original`, beyond the body that was sent */
     bool chat;
     json_t *messages;          /* of a chat, as lk_chat takes them; owned */
     const json_t *tools;       /* the answer may contain calls of these; borrowed from body */

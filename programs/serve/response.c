@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
@@ -19,6 +20,9 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
         .completion = completion, .opts = opts, .created = (int64_t)time(NULL)};
     snprintf(r->id, sizeof r->id, "%s-%" PRIx64 "-%" PRIu64,
              completion->request.chat ? "chatcmpl" : "cmpl", (uint64_t)r->created, number);
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) return false;
+    snprintf(r->secret, sizeof r->secret, "%016" PRIx64, random);
     r->choice = calloc(completion->n_job, sizeof *r->choice);
     if (!r->choice) return false;
     const struct lk_request *request = &completion->request;

@@ -45,6 +45,7 @@ struct lk_response {
     struct lk_completion *completion;
     const struct lk_server_opts *opts;
     char id[40];
+    char secret[17]; /* a part of ids that other clients cannot guess */
     int64_t created;
     struct lk_response_choice *choice; /* [completion->n_job] */
     size_t n_done;

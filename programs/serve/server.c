@@ -2,6 +2,7 @@
 #include "serve/server.h"
 
 #include "serve/http.h"
+#include "serve/response_store.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -72,7 +73,10 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     s->listen_fd = -1;
     s->started = (int64_t)time(NULL);
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
-    status = lk_workers_start(&s->workers, N_WORKER, err);
+    s->opts.responses = lk_response_store_new();
+    if (!s->opts.responses)
+        status = lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
+    if (!status) status = lk_workers_start(&s->workers, N_WORKER, err);
     if (!status) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
     if (!status) status = lk_http_start(s, err);
     if (status)
@@ -102,6 +106,7 @@ bool lk_server_stop(struct lk_server *s) {
     if (!lk_http_stop(s, grace_s)) return false;
     lk_workers_stop(s->workers);
     lk_scheduler_stop(s->scheduler);
+    lk_response_store_free(s->opts.responses);
     free(s);
     return true;
 }

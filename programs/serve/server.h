@@ -59,17 +59,19 @@ struct lk_server_opts {
     size_t n_checkpoint; /* of each session (lk_session_opts) */
     uint64_t checkpoint_bytes; /* the same */
     size_t n_connection;       /* max open connections */
-    size_t n_per_address;    /* max open connections of an address, except for loopback addresses */
-    double header_s;         /* max time from the start of a request to the end of its headers */
-    double body_s;           /* max time of a body, plus 1 second per 64 KiB received */
-    double idle_s;           /* max time between two requests of a connection */
-    double send_s;           /* max time without a byte of a reply, see serve/connections.h */
-    size_t max_body;         /* max bytes of a request body */
-    uint64_t max_bytes;      /* max bytes of all sessions' caches and scratch memory, on a rank */
-    uint64_t request_bytes;  /* max bytes of all requests in work, without caches */
-    double queue_s;          /* max time in the queue */
-    double time_s;           /* max time spent on an answer, prefill included */
-    double slice_s;          /* max time between decode steps while a prompt is prefilled */
+    size_t n_per_address;   /* max open connections of an address, except for loopback addresses */
+    double header_s;        /* max time from the start of a request to the end of its headers */
+    double body_s;          /* max time of a body, plus 1 second per 64 KiB received */
+    double idle_s;          /* max time between two requests of a connection */
+    double send_s;          /* max time without a byte of a reply, see serve/connections.h */
+    size_t max_body;        /* max bytes of a request body */
+    uint64_t max_bytes;     /* max bytes of all sessions' caches and scratch memory, on a rank */
+    uint64_t request_bytes; /* max bytes of all requests in work, without caches */
+    double queue_s;         /* max time in the queue */
+    double time_s;          /* max time spent on an answer, prefill included */
+    double slice_s;         /* max time between decode steps while a prompt is prefilled */
+    /* Earlier responses that requests may continue; made by lk_server_start. */
+    struct lk_response_store *responses;
     bool drafts;             /* decode with drafts, if the recipe allows it: lk_drafter_new */
     bool parse_special;      /* prompts of /v1/completions may spell control tokens */
     const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */

@@ -208,7 +208,7 @@ def check_responses(server):
            whole["status"] == "incomplete" and
            whole["incomplete_details"] == {"reason": "max_output_tokens"} and
            whole["metadata"] == {"a": "b"} and whole["instructions"] == "Be brief." and
-           whole["store"] is False and whole["error"] is None, whole)
+           whole["store"] is True and whole["error"] is None, whole)
     usage = whole["usage"]
     expect("usage", usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"], usage)
     status, whole = post(server, path, response_body())

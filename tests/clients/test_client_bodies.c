@@ -253,7 +253,6 @@ static void responses_refuses(void **state) {
                {"{'input': ['a']}", "input[0]"},
                {"{'input': [{'type': 'message', 'content': 'a'}]}", "no 'role'"},
                {"{'input': [{'type': 'function_call'}]}", "without name"},
-               {"{'input': 'a', 'previous_response_id': 'r'}", "send the conversation"},
                {"{'input': 'a', 'conversation': 'c'}", "'conversation'"},
                {"{'input': 'a', 'background': true}", "'background'"},
                {"{'input': 'a', 'top_logprobs': 3}", "'top_logprobs'"},

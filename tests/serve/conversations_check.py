@@ -81,6 +81,33 @@ def check_histories(server):
            server.messages()[-500:])
 
 
+def check_previous(server):
+    """A response goes on with another one, by its id."""
+    body = {"temperature": 0, "max_output_tokens": 4}
+    path = "/v1/responses"
+    first_one = served(server, "first", path, {**body, "input": "q", "instructions": "old"})
+    second = served(server, "second", path, {**body, "input": [ASK], "instructions": "new",
+                                             "previous_response_id": first_one["id"]})
+    whole = served(server, "whole", path, {**body, "instructions": "new", "input": [
+        ASK, *first_one["output"], ASK]})
+    expect("the same prompt", second["usage"]["input_tokens"] == whole["usage"]["input_tokens"] and
+           second["previous_response_id"] == first_one["id"], (second, whole))
+    events = stream(server, path, {**body, "input": "q", "previous_response_id": second["id"]})
+    third = events[-1]["response"]
+    expect("a stream goes on", third["usage"]["input_tokens"] > second["usage"]["input_tokens"],
+           third)
+    served(server, "after a stream", path, {**body, "previous_response_id": third["id"]})
+    unkept = served(server, "not stored", path, {**body, "input": "q", "store": False})
+    for old in (unkept["id"], "resp_1"):
+        reply = server.post(path, {**body, "input": "q", "previous_response_id": old})
+        expect("unknown id", reply.status == 400 and
+               reply.error_code() == "previous_response_not_found", reply.body)
+    for _ in range(256):
+        served(server, "one of many", path, {**body, "input": "q", "max_output_tokens": 1})
+    reply = server.post(path, {**body, "input": "q", "previous_response_id": third["id"]})
+    expect("the oldest leave", reply.status == 400, reply.body)
+
+
 # ---- calls that are valid by construction ----
 
 OPEN = "<tool_call>"
@@ -240,6 +267,7 @@ def main():
     program = sys.argv[1]
     with Server(program, ["--log"]) as server:
         check_histories(server)
+        check_previous(server)
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "calls.gguf")
         tiny_model.write_model(path, words=[OPEN])
