@@ -1,5 +1,5 @@
 # liblowkey.so exports the functions declared in lowkey.h, lowkey_codec.h, lowkey_serve.h, lowkey_draft.h and lowkey_cluster.h, those of
-# lowkey_lab.h that lab/measure and lab/baselines define, and nothing else. Compressing and training, which need BLAS, and tuning are in the static laboratory only.
+# lowkey_lab.h that lab/measure and lab/baselines define, and nothing else. Compressing, training, exporting and tuning are in the static laboratory only.
 
 set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_codec.h ${PROJECT_SOURCE_DIR}/include/lowkey_serve.h ${PROJECT_SOURCE_DIR}/include/lowkey_draft.h
   ${PROJECT_SOURCE_DIR}/include/lowkey_cluster.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
@@ -8,7 +8,7 @@ set(lk_names "")
 foreach(header IN LISTS lk_headers)
   file(STRINGS ${header} lk_lines REGEX "^[a-z].*lk_[a-z0-9_]+\\(")
   foreach(line IN LISTS lk_lines)
-    if(NOT line MATCHES "^typedef|lk_(compress|train|tune)_[a-z_]+\\(" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
+    if(NOT line MATCHES "^typedef|lk_(compress|train|tune|export)[a-z_]*\\(" AND line MATCHES "(lk_[a-z0-9_]+)\\(")
       string(APPEND lk_names "${CMAKE_MATCH_1};")
     endif()
   endforeach()

@@ -190,9 +190,9 @@ typedef struct {
     const char *arch;    /* borrowed until lk_model_free, like name */
     const char *name;    /* for users: the file's name without its quantization, or general.name */
     const char *kernels; /* attention kernels in use, for example "avx2"; static */
-    const char *kernels_lack; /* why attention is slow on this machine; static; NULL: it is not */
-    const char *sidecar;      /* the sidecar's method, for example "palu"; NULL: no sidecar */
-    uint64_t identity;        /* hash of the weights of all norms, which no quantization changes */
+    const char *kernels_lack;   /* why attention is slow on this machine; static; NULL: it is not */
+    const char *sidecar_method; /* for example "palu"; NULL: no sidecar */
+    uint64_t identity; /* hash of the weights of all norms, which no quantization changes */
     uint64_t n_param;
     uint64_t file_bytes;
     uint64_t weight_bytes; /* resident copies of weights, repacked or dequantized */

@@ -291,11 +291,17 @@ typedef enum {
     LK_NUMBERS_F32,
 } lk_compress_numbers;
 
-/* Names as `lowkey compress` spells them, for example "palu"; NULL past the last. Static. */
-const char *lk_compress_method_name(int method);
-const char *lk_compress_numbers_name(int numbers);
-const char *lk_compress_svd_name(int svd);
-const char *lk_compress_ranks_name(int ranks);
+/* The enumerations above. */
+typedef enum {
+    LK_COMPRESS_METHOD,
+    LK_COMPRESS_SVD,
+    LK_COMPRESS_RANKS,
+    LK_COMPRESS_NUMBERS,
+} lk_compress_choice;
+
+/* Set *name to value i of an enumeration as `lowkey compress` spells it, for example "palu"; it is
+ * static. False if there is no such value. */
+bool lk_compress_name(lk_compress_choice choice, size_t i, const char **name);
 
 typedef struct {
     lk_compress_method method;
@@ -473,8 +479,9 @@ typedef enum {
     LK_EXPORT_F32,
 } lk_export_numbers;
 
-/* Names as `lowkey export` spells them, for example "q8_0"; NULL past the last. Static. */
-const char *lk_export_numbers_name(int numbers);
+/* Set *name to value i as `lowkey export` spells it, for example "q8_0"; it is static. False if
+ * there is no such value. */
+bool lk_export_numbers_name(size_t i, const char **name);
 
 typedef struct {
     lk_export_numbers numbers;

@@ -14,28 +14,15 @@
 
 /* ---- names ---- */
 
-static const char *name_at(const char *const *names, int n, int i) {
-    return i >= 0 && i < n ? names[i] : NULL;
-}
-
-const char *lk_compress_method_name(int method) {
-    static const char *const names[] = {"palu", "tale", "kvheads", "oscar"};
-    return name_at(names, sizeof names / sizeof names[0], method);
-}
-
-const char *lk_compress_svd_name(int svd) {
-    static const char *const names[] = {"whitened", "plain", "output", "mean-pool"};
-    return name_at(names, sizeof names / sizeof names[0], svd);
-}
-
-const char *lk_compress_ranks_name(int ranks) {
-    static const char *const names[] = {"uniform", "energy", "fisher", "fisher-uniform"};
-    return name_at(names, sizeof names / sizeof names[0], ranks);
-}
-
-const char *lk_compress_numbers_name(int numbers) {
-    static const char *const names[] = {"q8", "f16", "f32"};
-    return name_at(names, sizeof names / sizeof names[0], numbers);
+bool lk_compress_name(lk_compress_choice choice, size_t i, const char **name) {
+    static const char *const names[][4] = {
+        [LK_COMPRESS_METHOD] = {"palu", "tale", "kvheads", "oscar"},
+        [LK_COMPRESS_SVD] = {"whitened", "plain", "output", "mean-pool"},
+        [LK_COMPRESS_RANKS] = {"uniform", "energy", "fisher", "fisher-uniform"},
+        [LK_COMPRESS_NUMBERS] = {"q8", "f16", "f32"},
+    };
+    *name = i < 4 ? names[choice][i] : NULL;
+    return *name != NULL;
 }
 
 /* ---- start and end ---- */
@@ -204,16 +191,20 @@ static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *
         .model = {net->fingerprint, net->hp.n_layer, net->hp.n_head_kv, net->hp.d_head},
         .calibration_hash = c->text_hash,
         .calibration_tokens = c->n_tok};
-    snprintf(info.method, sizeof info.method, "%s", lk_compress_method_name(opts->method));
+    const char *method, *svd, *ranks, *numbers;
+    lk_compress_name(LK_COMPRESS_METHOD, opts->method, &method);
+    lk_compress_name(LK_COMPRESS_SVD, opts->svd, &svd);
+    lk_compress_name(LK_COMPRESS_RANKS, opts->ranks, &ranks);
+    lk_compress_name(LK_COMPRESS_NUMBERS, opts->numbers, &numbers);
+    snprintf(info.method, sizeof info.method, "%s", method);
     snprintf(
         info.options, sizeof info.options,
         "svd %s, group %d, rank %.4g%% %s%s, quantum %d, windows of %d without their first %d%s%s, "
         "%s%s",
-        lk_compress_svd_name(opts->svd), c->plan.group[LK_BASIS_V], 100 * opts->rank,
-        lk_compress_ranks_name(opts->ranks), opts->palu_code ? " as in Palu's code" : "",
-        opts->quantum, opts->n_ctx, opts->n_skip, opts->mean ? ", around the mean" : "",
-        opts->truncate ? ", truncated" : "", opts->equalize ? "equalized, " : "",
-        lk_compress_numbers_name(opts->numbers));
+        svd, c->plan.group[LK_BASIS_V], 100 * opts->rank, ranks,
+        opts->palu_code ? " as in Palu's code" : "", opts->quantum, opts->n_ctx, opts->n_skip,
+        opts->mean ? ", around the mean" : "", opts->truncate ? ", truncated" : "",
+        opts->equalize ? "equalized, " : "", numbers);
     struct lk_sidecar_builder *draft = NULL;
     struct lk_ledger ledger = {0};
     size_t n_packed = (size_t)LK_N_BASIS * net->hp.n_layer;

@@ -38,9 +38,11 @@ struct exporter {
     lk_export_result result;
 };
 
-const char *lk_export_numbers_name(int numbers) {
+bool lk_export_numbers_name(size_t i, const char **name) {
     static const char *const names[] = {"auto", "q8_0", "f16", "f32"};
-    return numbers >= 0 && numbers <= LK_EXPORT_F32 ? names[numbers] : NULL;
+    if (i > LK_EXPORT_F32) return false;
+    *name = names[i];
+    return true;
 }
 
 /* ---- what a tensor becomes ---- */

@@ -199,7 +199,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .name = net->name,
                            .kernels = model->kernels->name,
                            .kernels_lack = model->kernels_lack,
-                           .sidecar = model->sidecar ? model->sidecar->info.method : NULL,
+                           .sidecar_method = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? sidecar_bytes(model) : 0,
                            .sidecar_file_bytes = model->sidecar ? model->sidecar->file.size : 0,
                            .identity = net->identity,

@@ -88,14 +88,15 @@ static int read_args(const struct command *command, int argc, char **argv,
 
 /* ---- options ---- */
 
-/* Index of `text` among names(0), names(1), ...; 0 if it is NULL; -1 after a message. */
-static int find_name(const char *option, const char *text, const char *(*names)(int)) {
+/* The value of `text`; 0 if it is NULL; -1 after a message. */
+static int find_name(const char *option, const char *text, lk_compress_choice choice) {
     if (!text) return 0;
     char list[100] = "";
-    for (int i = 0; names(i); i++) {
-        if (strcmp(text, names(i)) == 0) return i;
+    const char *name, *next;
+    for (size_t i = 0; lk_compress_name(choice, i, &name); i++) {
+        if (strcmp(text, name) == 0) return (int)i;
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
-                 i ? names(i + 1) ? ", " : " or " : "", names(i));
+                 i ? lk_compress_name(choice, i + 1, &next) ? ", " : " or " : "", name);
     }
     print_error("--%s: '%s' is not %s", option, text, list);
     return -1;
@@ -116,6 +117,11 @@ static int read_share(const char *text, double *out) {
     return STATUS_OK;
 }
 
+static const char *ranks_name(const lk_compress_opts *opts) {
+    const char *name;
+    return lk_compress_name(LK_COMPRESS_RANKS, opts->ranks, &name) ? name : "";
+}
+
 /* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3). */
 static bool searches_by_default(const struct compress_args *a, const lk_compress_opts *opts) {
     return !a->search && opts->method == LK_METHOD_PALU && a->text &&
@@ -125,10 +131,10 @@ static bool searches_by_default(const struct compress_args *a, const lk_compress
 static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
     if (!a->method) return print_error("no method: give --method palu, tale, kvheads or oscar");
     if (!a->out) return print_error("no output: give -o FILE");
-    int method = find_name("method", a->method, lk_compress_method_name);
-    int svd = method < 0 ? -1 : find_name("svd", a->svd, lk_compress_svd_name);
-    int ranks = svd < 0 ? -1 : find_name("rank-search", a->search, lk_compress_ranks_name);
-    int numbers = ranks < 0 ? -1 : find_name("type", a->type, lk_compress_numbers_name);
+    int method = find_name("method", a->method, LK_COMPRESS_METHOD);
+    int svd = method < 0 ? -1 : find_name("svd", a->svd, LK_COMPRESS_SVD);
+    int ranks = svd < 0 ? -1 : find_name("rank-search", a->search, LK_COMPRESS_RANKS);
+    int numbers = ranks < 0 ? -1 : find_name("type", a->type, LK_COMPRESS_NUMBERS);
     if (numbers < 0) return STATUS_ERROR;
     if (!a->text && svd != LK_SVD_PLAIN)
         return print_error("no text: give --text FILE, or --text self");
@@ -293,7 +299,7 @@ static void print_result(const struct compress_args *a, const lk_compress_opts *
     table_print(&table, stdout, 1);
     getrusage(RUSAGE_SELF, &use);
     printf("\nlost: share of the rows' power, mean and maximum over layers\n");
-    printf("ranks: %s%s\n", lk_compress_ranks_name(opts->ranks),
+    printf("ranks: %s%s\n", ranks_name(opts),
            searches_by_default(a, opts) && opts->ranks >= LK_RANK_FISHER
                ? " (--rank-search uniform needs less time and memory)"
                : "");
@@ -322,12 +328,12 @@ static int print_json(const struct compress_args *a, const lk_compress_opts *opt
         json_array_append_new(layers, sides);
     }
     getrusage(RUSAGE_SELF, &use);
-    int done = json_print(json_pack("{s:s s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
-                                    a->method, "ranks", lk_compress_ranks_name(opts->ranks),
-                                    "output", a->out, "n_tok", (json_int_t)tokens->n, "seconds",
-                                    json_number(seconds), "peak_bytes",
-                                    (json_int_t)use.ru_maxrss * 1024, "layers", layers),
-                          false);
+    int done =
+        json_print(json_pack("{s:s s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
+                             a->method, "ranks", ranks_name(opts), "output", a->out, "n_tok",
+                             (json_int_t)tokens->n, "seconds", json_number(seconds), "peak_bytes",
+                             (json_int_t)use.ru_maxrss * 1024, "layers", layers),
+                   false);
     free(name);
     return done;
 }

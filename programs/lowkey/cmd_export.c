@@ -40,8 +40,9 @@ static int read_args(const struct command *command, int argc, char **argv, struc
 
 /* Index of the name among lk_export_numbers; -1 after a message. */
 static int find_numbers(const char *name) {
-    for (int i = 0; lk_export_numbers_name(i); i++)
-        if (strcmp(name, lk_export_numbers_name(i)) == 0) return i;
+    const char *known;
+    for (int i = 0; lk_export_numbers_name((size_t)i, &known); i++)
+        if (strcmp(name, known) == 0) return i;
     print_error("--type: '%s' is not auto, q8_0, f16 or f32", name);
     return -1;
 }

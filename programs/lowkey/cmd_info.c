@@ -59,9 +59,9 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     table_cell(&table, "weight copies");
     table_cell(&table, "%s%s", format_bytes(a, m->weight_bytes),
                m->weight_bytes ? " (repacked or dequantized)" : ": used as stored in the file");
-    if (m->sidecar) {
+    if (m->sidecar_method) {
         table_cell(&table, "sidecar");
-        table_cell(&table, "%s, %s", m->sidecar, format_bytes(a, m->sidecar_file_bytes));
+        table_cell(&table, "%s, %s", m->sidecar_method, format_bytes(a, m->sidecar_file_bytes));
     }
     table_cell(&table, "layers");
     table_cell(&table, "%d of width %d", m->n_layer, m->n_embd);

@@ -26,7 +26,7 @@ class ModelInfo:
     name: str
     kernels: str
     kernels_lack: str | None
-    sidecar: str | None
+    sidecar_method: str | None
     identity: int
     n_param: int
     file_bytes: int
@@ -51,7 +51,7 @@ class ModelInfo:
 
 
 _TEXTS = ("arch", "name", "kernels")
-_OPTIONAL_TEXTS = ("kernels_lack", "sidecar")
+_OPTIONAL_TEXTS = ("kernels_lack", "sidecar_method")
 
 
 class Model:
