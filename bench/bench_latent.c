@@ -12,7 +12,7 @@
  * Then K before RoPE alone: the fused kernel (attention/score_pre.h) compared with reconstructing
  * all keys in memory before they are read. */
 #include "attention/attention.h"
-#include "attention/runs.h"
+#include "attention/attn_item.h"
 #include "attention/score_pre.h"
 #include "bench_support.h"
 #include "cache/latent_levels.h"

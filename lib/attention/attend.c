@@ -1,7 +1,7 @@
 /* Attends to positions: scores, online softmax, weighted sums of V. */
 #include "attention/attend.h"
 
-#include "attention/runs.h"
+#include "attention/attn_item.h"
 
 #include <math.h>
 #include <string.h>

@@ -16,7 +16,6 @@
 #define LK_ATTENTION_ATTENTION_H
 
 #include "attention/attn_weights.h"
-#include "attention/score_bias.h"
 #include "cache/cache.h"
 #include "kernels/kernels.h"
 

@@ -1,12 +1,137 @@
-/* An item of attention: its scratch, its queries, and their scores over K. */
+/* An item of attention: its scratch, its queries, and their scores over K, run by run. */
 #include "attention/attn_item.h"
 
+#include "attention/attention.h"
 #include "attention/latents.h"
-#include "attention/runs.h"
 #include "kernels/composed.h"
 
 #include <math.h>
 #include <string.h>
+
+/* ---- soft cap ---- */
+
+/* tanh without branches, which compilers vectorize. The Pade approximant of order [7/6] for x / 4,
+ * and tanh(2 y) = 2 tanh(y) / (1 + tanh(y)^2) twice. Apart from rounding, the relative error is
+ * less than 1e-12. */
+static inline float tanh_of(float x) {
+    x = x > 9 ? 9 : x < -9 ? -9 : x; /* tanh(9) is 1 in single precision */
+    float y = x * 0.25f, z = y * y;
+    float t =
+        y * (135135 + z * (17325 + z * (378 + z))) / (135135 + z * (62370 + z * (3150 + z * 28)));
+    t = 2 * t / (1 + t * t);
+    return 2 * t / (1 + t * t);
+}
+
+void lk_softcap_scores(const struct lk_attn *attn, float *s, int n) {
+    float in = attn->scale / attn->softcap, out = attn->softcap / attn->scale;
+    for (int i = 0; i < n; i++) s[i] = out * tanh_of(in * s[i]);
+}
+
+/* ---- ALiBi ---- */
+
+float lk_alibi_slope(int head, int n_head, float max_bias) {
+    int whole = 1; /* the largest power of 2 up to n_head */
+    while (whole * 2 <= n_head) whole *= 2;
+    if (head < whole) return powf(2.0f, -max_bias / whole * (head + 1));
+    return powf(2.0f, -max_bias / 2 / whole * (2 * (head - whole) + 1));
+}
+
+/* Add ALiBi's bias, the slope times the distance between query and key, to scores s [n] of a query
+ * head at position pos for the rows from index `first` on. attn->alibi_max_bias > 0. */
+static void alibi_add(const struct lk_attn *attn, int head, int64_t pos, float *s, int64_t first,
+                      int n) {
+    const struct lk_kv *k = attn->k;
+    int head_kv = head / (attn->n_head / attn->n_head_kv);
+    float slope = lk_alibi_slope(head, attn->n_head, attn->alibi_max_bias) / attn->scale;
+    for (struct lk_kv_span span = lk_kv_spans(k); lk_kv_next_span(k, first, first + n, &span);) {
+        const struct lk_level_rule *rule = &k->rule[span.level];
+        int64_t key = lk_kv_position(k, span.level, span.pos - span.first, head_kv);
+        int64_t distance = pos - (rule->shift ? k->first : 0) - key;
+        for (int64_t at = span.pos; at < span.end; at++, distance--) {
+            if (rule->limit.policy.kind != LK_POLICY_NONE) /* positions are not consecutive */
+                distance = pos - lk_kv_position(k, span.level, at - span.first, head_kv);
+            s[at - first] -= slope * (float)distance;
+        }
+    }
+}
+
+/* ---- rows of a level in the kernels' layout ---- */
+
+/* How many blocks further the ones to prefetch are. *n_block: blocks from there on. If the rows are
+ * divided, they are in the same stripe or in the next one of the own share (cache/held.h). */
+static int64_t blocks_ahead(const struct lk_run *run, int64_t *n_block) {
+    const struct lk_kv *kv = run->kv;
+    const struct lk_level *level = &kv->level[run->level];
+    int block_rows = kv->rule[run->level].block_rows;
+    int64_t ahead = run->chunk > block_rows ? run->chunk / block_rows : 1;
+    if (lk_kv_is_divided(kv)) {
+        int64_t first = lk_kv_level_first(kv, run->level) - kv->count[run->level].skip,
+                at = first + run->block * block_rows, to = at + ahead * block_rows;
+        if (to >= lk_held_end(kv, at)) to += (int64_t)(kv->share.n - 1) * LK_STRIPE;
+        int64_t end = (lk_held_end(kv, to) - first) / block_rows;
+        ahead = (to - first) / block_rows - run->block;
+        *n_block = (end < level->n_block ? end : level->n_block) - run->block - ahead;
+    } else {
+        *n_block = level->n_block - run->block - ahead;
+    }
+    return ahead;
+}
+
+/* The addresses of the run's blocks, and of equally many to prefetch. */
+static void find_addresses(struct lk_run *run) {
+    const struct lk_kv *kv = run->kv;
+    const lk_block *block = kv->level[run->level].block + run->block;
+    int64_t n_left, ahead = blocks_ahead(run, &n_left);
+    run->n_ahead = n_left < 0 ? 0 : n_left < run->n_block ? (int)n_left : run->n_block;
+    for (int i = 0; i < run->n_block; i++) run->at[i] = lk_block_host(kv->arena, block[i]);
+    for (int i = 0; i < run->n_ahead; i++)
+        run->ahead[i] = lk_block_host(kv->arena, block[ahead + i]);
+}
+
+void lk_run_find(struct lk_run *run, int64_t at, int64_t end) {
+    int64_t index = run->kv->count[run->level].skip + at, n = end - at;
+    int block_rows = run->kv->rule[run->level].block_rows;
+    run->tile_row = (int)(index % LK_TILE);
+    index -= run->tile_row;
+    if (n > run->max_rows) n = run->max_rows;
+    if (run->tile_row && n > LK_TILE - run->tile_row) n = LK_TILE - run->tile_row;
+    if (run->whole_tiles && n > LK_TILE) n -= n % LK_TILE;
+    run->n = (int)n;
+    /* Most blocks are one tile, and division by a constant is faster. */
+    run->block = block_rows == LK_TILE ? index / LK_TILE : index / block_rows;
+    run->row0 = (int)(index - run->block * block_rows);
+    int rows = run->row0 + run->tile_row + run->n;
+    run->n_block = block_rows == LK_TILE ? (rows + LK_TILE - 1) / LK_TILE
+                                         : (rows + block_rows - 1) / block_rows;
+    find_addresses(run);
+}
+
+struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
+    const struct lk_kv *kv = run->kv;
+    const struct lk_level *level = &kv->level[run->level];
+    struct lk_rows rows = {.codec = lk_level_codec(&kv->rule[run->level], part),
+                           .sigma = lk_kv_sigma(kv, run->level, part),
+                           .d_head = lk_level_part_channels(level, part),
+                           .block_rows = kv->rule[run->level].block_rows};
+    rows.block = run->at;
+    rows.offset = lk_level_part_offset(level, part);
+    rows.row0 = run->row0;
+    rows.n = run->tile_row + run->n;
+    /* Prefetch the whole blocks that lie a chunk further. */
+    size_t first = lk_level_part_offset(level, run->first_part);
+    /* If parts differ, pieces of their mean size. */
+    size_t bytes =
+        level->part ? (level->block_bytes / level->n_part + 63) / 64 * 64 : level->head_bytes;
+    rows.prefetch = (struct lk_prefetch){.block = run->ahead,
+                                         .n_block = run->n_ahead,
+                                         .first = (part - run->first_part) * run->n_block,
+                                         .n_piece = run->end_part - run->first_part,
+                                         .offset = first,
+                                         .bytes = bytes};
+    return rows;
+}
+
+/* ---- scratch ---- */
 
 enum { PAD = LK_SCORE_PAD, SCORES = LK_ATTN_QUERIES * (PAD + LK_ATTN_CHUNK + PAD) };
 
@@ -84,7 +209,8 @@ static int query_head(const struct lk_attn_item *item, int i) {
     return lk_attn_item_head(item, i) * group + (item->q0 + i % item->n_each) % group;
 }
 
-size_t lk_attn_item_row(const struct lk_attn_item *item, int i) {
+/* Row of query i in the call's queries: token * n_head + query head. */
+static size_t attn_item_row(const struct lk_attn_item *item, int i) {
     int token = (item->q0 + i % item->n_each) / group_size(item->attn);
     return (size_t)token * item->attn->n_head + query_head(item, i);
 }
@@ -92,7 +218,7 @@ size_t lk_attn_item_row(const struct lk_attn_item *item, int i) {
 /* What is multiplied with rows of V, if they are keys too, followed by what is with rows of K. */
 static const float *whole_query(const struct lk_attn_item *item, int i) {
     const struct lk_attn *attn = item->attn;
-    return attn->q + lk_attn_item_row(item, i) * (attn->d_head + attn->d_rope);
+    return attn->q + attn_item_row(item, i) * (attn->d_head + attn->d_rope);
 }
 
 static const float *query_of(const struct lk_attn_item *item, int i) {
@@ -302,7 +428,7 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
     *n = end > first ? (int)(end - first) : 0;
     float *s = item->mem.score + (size_t)i * item->stride + PAD + *lo;
     if (attn->softcap > 0) lk_softcap_scores(attn, s, *n);
-    if (attn->alibi_max_bias > 0 && *n) lk_alibi_add(attn, query_head(item, i), pos, s, first, *n);
+    if (attn->alibi_max_bias > 0 && *n) alibi_add(attn, query_head(item, i), pos, s, first, *n);
     return s;
 }
 

@@ -10,6 +10,8 @@
 #include "attention/attention.h"
 #include "attention/score_pre.h"
 
+#include <stdint.h>
+
 enum {
     LK_SCORE_PAD = LK_TILE, /* room for what kernels write past the rows of a tile */
 };
@@ -64,9 +66,6 @@ static inline int64_t lk_attn_item_position(const struct lk_attn_item *item, int
     return attn->k->n_tok - attn->n_tok + (item->q0 + i % item->n_each) / group;
 }
 
-/* Row of query i in the call's queries: token * n_head + query head. */
-size_t lk_attn_item_row(const struct lk_attn_item *item, int i);
-
 /* Queries of the item for the KV heads of part `part` of a level: [*first, *first + returned). */
 int lk_attn_item_part(const struct lk_attn_item *item, const struct lk_level *level, int part,
                       int *first);
@@ -97,5 +96,59 @@ float *lk_attn_item_visible(const struct lk_attn_item *item, int i, int64_t a, i
 /* The partial of (range, query q of a KV head): d_head floats of acc, n_latent floats of V's
  * latents, then max and sum. n_latent: lk_attn_v_rank. */
 float *lk_attn_partial_of(const struct lk_attn *attn, int n_latent, int range, int head_kv, int q);
+
+/* ---- runs ----
+ *
+ * Rows of a level in the kernels' layout (kernels/kernels.h, struct lk_rows).
+ *
+ * A run is a sequence of rows that one kernel call processes. It starts with a tile, or lies within
+ * one tile: before or after whole tiles.
+ *
+ * The blocks of a run hold the rows of all parts. While they are processed, part after part, the
+ * blocks that lie a chunk (attention.h) further are prefetched in the order of memory. */
+
+enum { LK_RUN_BLOCKS = LK_MAX_KERNEL_CHUNK / LK_TILE + 1 };
+
+struct lk_run {
+    /* Set by the caller. */
+    const struct lk_kv *kv;
+    int level, first_part, end_part; /* parts [first_part, end_part) are read, in this order */
+    int max_rows;                    /* rows of a run, at most LK_MAX_KERNEL_CHUNK */
+    int chunk;                       /* rows of a chunk */
+    bool whole_tiles;                /* runs end with a tile, unless they lie within one */
+
+    /* Set by lk_run_find. */
+    int64_t block; /* block of the tile that the first row is in */
+    int n_block;   /* blocks of the run */
+    int n_ahead;   /* blocks to prefetch meanwhile */
+    int row0;      /* that tile's first row in its block */
+    int tile_row;  /* the first row in that tile; if > 0, the run ends in the tile */
+    int n;         /* rows */
+    void *at[LK_RUN_BLOCKS], *ahead[LK_RUN_BLOCKS]; /* the addresses of these blocks */
+};
+
+/* Find the run that starts at row `at` of the level's rows [at, end), counted from the oldest. All
+ * of its blocks are held here. */
+void lk_run_find(struct lk_run *run, int64_t at, int64_t end);
+
+/* Number of the run's first tile in its level's blocks. */
+static inline int64_t lk_run_tile(const struct lk_run *run) {
+    return run->block * (run->kv->rule[run->level].block_rows / LK_TILE) + run->row0 / LK_TILE;
+}
+
+/* The run's rows of one part, preceded by the rows before them in their first tile. */
+struct lk_rows lk_run_rows(const struct lk_run *run, int part);
+
+/* What some models do to the scores q.k, before they are scaled for the softmax. Callers decide
+ * whether a call has a soft cap or ALiBi (struct lk_attn), because most have neither. */
+
+struct lk_attn;
+
+/* Soft cap of n scores, as in Gemma 2: cap * tanh(score / cap). attn->softcap > 0. */
+void lk_softcap_scores(const struct lk_attn *attn, float *s, int n);
+
+/* ALiBi (Press et al. 2022): slope of a head, as the reference implementations choose it for any
+ * number of heads. */
+float lk_alibi_slope(int head, int n_head, float max_bias);
 
 #endif

@@ -10,7 +10,7 @@
 #define LK_ENGINE_DRAFTER_H
 
 #include "base/err.h"
-#include "engine/ngram_index.h"
+#include "base/ledger.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,10 +29,6 @@ struct lk_draft_pace {
     uint64_t n_pass;
 };
 
-/* Seconds of a pass of n_row rows, as far as it is known; in some unit before the first
- * measurement. */
-double lk_draft_pace_seconds(const struct lk_draft_pace *pace, size_t n_row);
-
 /* The number of drafts of that kind, at most max, for a pass with n_other rows of other sessions.
  * These may have to wait for at most half as long again because of the drafts. */
 size_t lk_draft_pace_choose(struct lk_draft_pace *pace, int kind, size_t max, size_t n_other);
@@ -42,6 +38,47 @@ void lk_draft_pace_measure(struct lk_draft_pace *pace, size_t n_row, double seco
 
 /* Of n drafts of that kind the first n_right were right. */
 void lk_draft_pace_judge(struct lk_draft_pace *pace, int kind, size_t n, size_t n_right);
+
+/* ---- n-grams of a text ----
+ *
+ * Where the last tokens of a text occurred before. Drafts by lookup are what followed there.
+ *
+ * Each table maps the n-grams of one length to the position after their newest occurrence. It has
+ * room for twice as many entries as the text has tokens, so that adding a token and looking up take
+ * a few probes. Entries are compared with the text itself, which the caller holds. */
+
+enum {
+    LK_NGRAM_MIN = 2,
+    LK_NGRAM_MAX = 4,
+    LK_N_NGRAM = LK_NGRAM_MAX - LK_NGRAM_MIN + 1,
+    LK_NGRAM_MATCH = 16, /* maximum number of tokens that are compared */
+};
+
+struct lk_ngram_index {
+    uint32_t *table[LK_N_NGRAM]; /* [n_slot] position after an n-gram; 0: empty */
+    size_t n_slot;               /* a power of two */
+    size_t n_tok;                /* tokens of the text that are in the index */
+};
+
+/* Bytes of an index for texts of n_ctx tokens. */
+uint64_t lk_ngram_index_bytes(size_t n_ctx);
+
+/* An empty index for texts of up to n_ctx tokens. False without memory. */
+bool lk_ngram_index_init(struct lk_ngram_index *index, size_t n_ctx, struct lk_ledger *ledger);
+void lk_ngram_index_free(struct lk_ngram_index *index, struct lk_ledger *ledger);
+
+/* Forget the text. */
+void lk_ngram_index_clear(struct lk_ngram_index *index);
+
+/* Add the tokens of the text tok [n_tok] that are new. */
+void lk_ngram_index_extend(struct lk_ngram_index *index, const int32_t *tok, size_t n_tok);
+
+/* Find the newest earlier occurrence of the last 4, 3 or 2 tokens of the text tok [index->n_tok]
+ * with `next` after it, and write what followed to out [max]. An occurrence that reaches the end of
+ * the text is continued with the tokens found so far. Returns the number of last tokens that are
+ * the same there, 2 to LK_NGRAM_MATCH; 0: none occurred before, and nothing was written. */
+int lk_ngram_index_find(const struct lk_ngram_index *index, const int32_t *tok, int32_t next,
+                        int32_t *out, size_t max);
 
 /* ---- drafts from the text ----
  *
@@ -55,17 +92,5 @@ struct lk_draft_lookup {
     struct lk_ngram_index index;
     uint64_t n_cut; /* of the session when its tokens were added */
 };
-
-/* Memory is counted by the session's model. LK_E_NOMEM. */
-lk_status lk_draft_lookup_init(struct lk_draft_lookup *d, const struct lk_session *session,
-                               lk_err *err);
-void lk_draft_lookup_free(struct lk_draft_lookup *d, struct lk_ledger *ledger);
-
-/* The kind of drafts after the session's tokens and `next`, for struct lk_draft_pace: 0 to 4 if 2,
- * 3, 4, 8 or 16 tokens, or more, are the same as before; -1: none. Then the n drafts; returns their
- * number. */
-int lk_draft_lookup_kind(struct lk_draft_lookup *d, const struct lk_session *session, int32_t next);
-size_t lk_draft_lookup_find(const struct lk_draft_lookup *d, const struct lk_session *session,
-                            int32_t next, int32_t *out, size_t n);
 
 #endif

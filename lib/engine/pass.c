@@ -3,7 +3,7 @@
 
 #include "attention/latents.h"
 #include "attention/read.h"
-#include "engine/recurrent_nodes.h"
+#include "engine/recurrent.h"
 #include "engine/session_state.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The exact rows of a layer, and the graph of a chunk of tokens in it. */
 #include "engine/prefill_layer.h"
 
-#include "engine/recurrent_nodes.h"
+#include "engine/recurrent.h"
 
 #include <string.h>
 

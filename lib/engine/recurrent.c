@@ -1,5 +1,8 @@
-/* The states of recurrent layers. */
+/* The states of recurrent layers, going back in them within drafts, and the nodes that update
+ * them. */
 #include "engine/recurrent.h"
+
+#include "engine/session_state.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,7 +34,8 @@ float *lk_recurrent_state(const struct lk_hparams *hp, float *states, int layer)
     return states + (size_t)(hp->index[layer] - hp->held_recurrent[0]) * layer_floats(hp);
 }
 
-struct lk_recurrence_weights lk_recurrent_weights(const struct lk_net *net, int layer) {
+/* The weights of layer `layer` that its recurrence needs. */
+static struct lk_recurrence_weights recurrent_weights(const struct lk_net *net, int layer) {
     const struct lk_layer *l = &net->layer[layer];
     return (struct lk_recurrence_weights){.conv = l->conv->data,
                                           .conv_b = l->conv_b ? l->conv_b->data : NULL,
@@ -67,4 +71,265 @@ bool lk_recurrent_check(const struct lk_hparams *hp, const void *states) {
         if (!isfinite(value)) return false;
     }
     return true;
+}
+
+/* ---- drafts: repeating the recurrence of a part of a pass ---- */
+
+/* Passes have at least room for so many tokens, so that few sizes are allocated. */
+enum { MIN_TOKENS = 8 };
+
+/* userdata of the nodes of a layer. */
+struct lk_repeated_layer {
+    struct lk_session *session;
+    int layer;
+};
+
+static size_t input_floats(const struct lk_hparams *hp, int n_tok) {
+    int gates = hp->recurrence.kind == LK_SHORT_CONV ? 0 : 2 * hp->recurrence.n_v_head;
+    return (size_t)n_tok * (lk_recurrence_channels(&hp->recurrence) + gates);
+}
+
+/* Recurrent layers that this process holds, or `min` if they are fewer. */
+static size_t n_held(const struct lk_hparams *hp, int min) {
+    int n = hp->held_recurrent[1] - hp->held_recurrent[0];
+    return (size_t)(n > min ? n : min);
+}
+
+static bool is_held(const struct lk_hparams *hp, int layer) {
+    return hp->is_recurrent[layer] && hp->index[layer] >= hp->held_recurrent[0] &&
+           hp->index[layer] < hp->held_recurrent[1];
+}
+
+static size_t input_bytes(const struct lk_hparams *hp, int n_tok) {
+    return n_held(hp, 1) * input_floats(hp, n_tok) * sizeof(float);
+}
+
+static int round_up(int n_tok) {
+    int n = MIN_TOKENS;
+    while (n < n_tok) n *= 2;
+    return n < LK_DRAFT_TOKENS ? n : LK_DRAFT_TOKENS;
+}
+
+uint64_t lk_recurrent_drafts_bytes(const struct lk_hparams *hp, int n_tok) {
+    if (hp->n_recurrent == 0) return 0;
+    const size_t per_node = 1024; /* at least what ggml needs, and a node's padding */
+    size_t rows =
+        2 * (size_t)round_up(n_tok) * lk_recurrence_channels(&hp->recurrence) * sizeof(float);
+    return lk_recurrent_bytes(hp) + input_bytes(hp, round_up(n_tok)) + rows +
+           n_held(hp, 1) * (sizeof(struct lk_repeated_layer) + 2 * per_node) + 16 * per_node;
+}
+
+/* What a recurrent layer gets from the tokens of a pass. */
+struct recurrent_input {
+    float *mixed, *decay, *beta; /* the last two are NULL if the layers are convolutions */
+};
+
+/* The inputs of layer `layer`, which is recurrent. */
+static struct recurrent_input input_of(const struct lk_recurrent_drafts *d,
+                                       const struct lk_hparams *hp, int layer) {
+    size_t n = d->n_cap;
+    int at = hp->index[layer] - hp->held_recurrent[0];
+    float *mixed = d->input + at * input_floats(hp, d->n_cap),
+          *decay = mixed + n * lk_recurrence_channels(&hp->recurrence);
+    if (hp->recurrence.kind == LK_SHORT_CONV) return (struct recurrent_input){mixed, NULL, NULL};
+    return (struct recurrent_input){mixed, decay, decay + n * hp->recurrence.n_v_head};
+}
+
+/* ---- the graph: thread ith of nth does its share of a layer ---- */
+
+/* Convolves the kept tokens' projections, and writes those that the next tokens need. */
+static void repeat_conv_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const struct lk_repeated_layer *l = userdata;
+    const struct lk_recurrent_drafts *d = &l->session->drafts;
+    const struct lk_net *net = l->session->model->net;
+    const struct lk_recurrence_shape *shape = &net->hp.recurrence;
+    struct lk_recurrence_weights weights = recurrent_weights(net, l->layer);
+    const float *from = lk_recurrent_state(&net->hp, d->before, l->layer),
+                *x = input_of(d, &net->hp, l->layer).mixed;
+    float *to = lk_recurrent_state(&net->hp, l->session->recurrent, l->layer);
+    int64_t channels = lk_recurrence_channels(shape);
+    int first = (int)(channels * ith / nth), last = (int)(channels * (ith + 1) / nth);
+    if (shape->kind != LK_SHORT_CONV) /* nothing else is needed of the output */
+        lk_recurrence_conv(shape, &weights, from, x, d->n_keep, first, last, dst->data);
+    lk_recurrence_conv_advance(shape, from, to, x, d->n_keep, first, last);
+}
+
+/* src: the convolved projections. The outputs go to unused memory: dst is [n_cap][n_v_head]
+ * [d_value]. */
+static void repeat_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const struct lk_repeated_layer *l = userdata;
+    const struct lk_recurrent_drafts *d = &l->session->drafts;
+    const struct lk_model *model = l->session->model;
+    const struct lk_hparams *hp = &model->net->hp;
+    struct lk_recurrence_weights weights = recurrent_weights(model->net, l->layer);
+    struct recurrent_input input = input_of(d, hp, l->layer);
+    for (int head = ith; head < hp->recurrence.n_v_head; head += nth)
+        lk_recurrence_head(&hp->recurrence, &weights, model->kernels,
+                           lk_recurrent_state(hp, d->before, l->layer),
+                           lk_recurrent_state(hp, l->session->recurrent, l->layer), head,
+                           dst->src[0]->data, input.decay, input.beta, d->n_keep, dst->data);
+}
+
+static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *layer, int n_cap,
+                             struct lk_graph *g, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    const struct lk_recurrence_shape *shape = &hp->recurrence;
+    lk_status status = lk_graph_begin(g, 2 * (int)n_held(hp, 0) + 2, &s->ledger, err);
+    if (status) return status;
+    struct ggml_tensor *after = lk_graph_input(g, 1);
+    for (size_t i = 0; i < n_held(hp, 0); i++) {
+        struct lk_repeated_layer *l = &layer[i];
+        if (shape->kind == LK_SHORT_CONV) {
+            after = lk_graph_effect(g->ctx, repeat_conv_node, &after, 1, l);
+            continue;
+        }
+        after = ggml_custom_4d(g->ctx, GGML_TYPE_F32, lk_recurrence_channels(shape), n_cap, 1, 1,
+                               &after, 1, repeat_conv_node, GGML_N_TASKS_MAX, l);
+        after = ggml_custom_4d(g->ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_value,
+                               n_cap, 1, 1, &after, 1, repeat_node, GGML_N_TASKS_MAX, l);
+    }
+    ggml_build_forward_expand(g->graph, after);
+    status = lk_graph_finish(g, &s->ledger, err);
+    return status ? status : lk_graph_reserve_work(g, s->model, err);
+}
+
+/* ---- memory ---- */
+
+static void free_drafts(struct lk_recurrent_drafts *d, const struct lk_hparams *hp,
+                        struct lk_ledger *ledger) {
+    lk_graph_free(&d->graph, ledger);
+    lk_release(ledger, LK_FOR_SCRATCH, d->before, lk_recurrent_bytes(hp));
+    lk_release(ledger, LK_FOR_SCRATCH, d->input, input_bytes(hp, d->n_cap));
+    lk_release(ledger, LK_FOR_SCRATCH, d->layer, n_held(hp, 1) * sizeof *d->layer);
+}
+
+void lk_recurrent_drafts_free(struct lk_session *s) {
+    free_drafts(&s->drafts, &s->model->net->hp, &s->ledger);
+    s->drafts = (struct lk_recurrent_drafts){0};
+}
+
+/* Copy the last pass, which fits. */
+static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurrent_drafts *to,
+                      const struct lk_hparams *hp) {
+    size_t n = from->n_cap * sizeof(float), n_head = hp->recurrence.n_v_head;
+    memcpy(to->before, from->before, lk_recurrent_bytes(hp));
+    for (int layer = 0; layer < hp->n_layer; layer++) {
+        if (!is_held(hp, layer)) continue;
+        struct recurrent_input x = input_of(from, hp, layer), y = input_of(to, hp, layer);
+        memcpy(y.mixed, x.mixed, n * lk_recurrence_channels(&hp->recurrence));
+        if (x.decay) memcpy(y.decay, x.decay, n * n_head);
+        if (x.beta) memcpy(y.beta, x.beta, n * n_head);
+    }
+}
+
+lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    struct lk_recurrent_drafts *old = &s->drafts, d = {.n_cap = round_up(n_tok)};
+    if (n_tok <= old->n_cap) return LK_OK;
+    d.before = lk_alloc(&s->ledger, LK_FOR_SCRATCH, lk_recurrent_bytes(hp));
+    d.input = lk_alloc(&s->ledger, LK_FOR_SCRATCH, input_bytes(hp, d.n_cap));
+    d.layer = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n_held(hp, 1) * sizeof *d.layer);
+    lk_status status =
+        d.before && d.input && d.layer
+            ? LK_OK
+            : lk_fail(err, LK_E_NOMEM, "out of memory for drafts of %d tokens", n_tok);
+    for (int layer = 0; !status && layer < hp->n_layer; layer++)
+        if (is_held(hp, layer))
+            d.layer[hp->index[layer] - hp->held_recurrent[0]] =
+                (struct lk_repeated_layer){s, layer};
+    if (!status) status = build_graph(s, d.layer, d.n_cap, &d.graph, err);
+    if (status) {
+        free_drafts(&d, hp, &s->ledger);
+        return status;
+    }
+    if (old->before) copy_pass(old, &d, hp);
+    free_drafts(old, hp, &s->ledger);
+    *old = d;
+    return LK_OK;
+}
+
+/* ---- a pass ---- */
+
+void lk_recurrent_drafts_begin(struct lk_session *s) {
+    float *states = s->recurrent;
+    s->recurrent = s->drafts.before;
+    s->drafts.before = states;
+}
+
+lk_status lk_recurrent_drafts_repeat(struct lk_session *s, int n_tok, lk_err *err) {
+    s->drafts.n_keep = n_tok;
+    return lk_graph_run(&s->drafts.graph, s->model, err);
+}
+
+/* ---- custom nodes that update the states of recurrent layers ---- */
+
+/* The states that a sequence goes on from. */
+static float *states_before(const struct lk_seq *seq) {
+    return seq->drafts ? seq->session->drafts.before : seq->session->recurrent;
+}
+
+/* Thread ith's share of copying n floats. */
+static void copy_share(float *to, const float *from, size_t n, int ith, int nth) {
+    size_t first = n * (size_t)ith / (size_t)nth, last = n * (size_t)(ith + 1) / (size_t)nth;
+    memcpy(to + first, from + first, (last - first) * sizeof *to);
+}
+
+/* src: projections [n_row][channels]. Convolves the channels of each sequence. */
+static void convolve_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    const struct lk_net *net = job->pass->model->net;
+    struct lk_recurrence_weights weights = recurrent_weights(job->pass->model->net, job->layer);
+    int channels = lk_recurrence_channels(&net->hp.recurrence);
+    int first = (int)((int64_t)channels * ith / nth),
+        last = (int)((int64_t)channels * (ith + 1) / nth);
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        const struct lk_seq *seq = &job->pass->seq[i];
+        size_t at = (size_t)seq->row * channels;
+        const float *x = (const float *)dst->src[0]->data + at,
+                    *from = lk_recurrent_state(&net->hp, states_before(seq), job->layer);
+        float *to = lk_recurrent_state(&net->hp, seq->session->recurrent, job->layer);
+        lk_recurrence_conv(&net->hp.recurrence, &weights, from, x, seq->n_tok, first, last,
+                           (float *)dst->data + at);
+        lk_recurrence_conv_advance(&net->hp.recurrence, from, to, x, seq->n_tok, first, last);
+        if (seq->drafts)
+            copy_share(input_of(&seq->session->drafts, &net->hp, job->layer).mixed, x,
+                       (size_t)seq->n_tok * channels, ith, nth);
+    }
+}
+
+/* src: the convolved projections, decay and beta [n_row][n_v_head]. */
+static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_layer_job *job = userdata;
+    const struct lk_hparams *hp = &job->pass->model->net->hp;
+    struct lk_recurrence_weights weights = recurrent_weights(job->pass->model->net, job->layer);
+    int n_head = hp->recurrence.n_v_head, channels = lk_recurrence_channels(&hp->recurrence);
+    for (size_t task = (size_t)ith; task < job->pass->n_seq * n_head; task += (size_t)nth) {
+        const struct lk_seq *seq = &job->pass->seq[task / n_head];
+        size_t row = (size_t)seq->row;
+        const float *decay = (const float *)dst->src[1]->data + row * n_head,
+                    *beta = (const float *)dst->src[2]->data + row * n_head;
+        lk_recurrence_head(&hp->recurrence, &weights, job->pass->model->kernels,
+                           lk_recurrent_state(hp, states_before(seq), job->layer),
+                           lk_recurrent_state(hp, seq->session->recurrent, job->layer),
+                           (int)(task % n_head), (const float *)dst->src[0]->data + row * channels,
+                           decay, beta, seq->n_tok,
+                           (float *)dst->data + row * n_head * hp->recurrence.d_value);
+        if (!seq->drafts || task % n_head != 0) continue;
+        struct recurrent_input input = input_of(&seq->session->drafts, hp, job->layer);
+        memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
+        memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
+    }
+}
+
+struct ggml_tensor *lk_recurrence_nodes(struct ggml_context *ctx, struct lk_layer_job *job,
+                                        const struct lk_qkv *pre) {
+    const struct lk_recurrence_shape *shape = &job->pass->model->net->hp.recurrence;
+    int64_t n_tok = pre->mixed->ne[1];
+    struct ggml_tensor *mixed = pre->mixed;
+    struct ggml_tensor *args[] = {ggml_custom_4d(ctx, GGML_TYPE_F32, mixed->ne[0], n_tok, 1, 1,
+                                                 &mixed, 1, convolve_node, GGML_N_TASKS_MAX, job),
+                                  pre->decay, pre->beta};
+    if (shape->kind == LK_SHORT_CONV) return args[0];
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)shape->n_v_head * shape->d_value, n_tok, 1,
+                          1, args, 3, recurrence_node, GGML_N_TASKS_MAX, job);
 }

@@ -8,7 +8,6 @@
 #include "engine/operation.h"
 #include "engine/pass.h"
 #include "engine/recurrent.h"
-#include "engine/recurrent_drafts.h"
 
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
  * before any row is re-encoded. NULL: unused. */

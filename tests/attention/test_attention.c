@@ -1,6 +1,7 @@
 /* Attention over levels and blocks, compared with a plain softmax over the rows that the cache
  * holds. */
 #include "attention/attention.h"
+#include "attention/attn_item.h"
 #include "attention/partition.h"
 #include "cache/latent_levels.h"
 #include "cache/project.h"

@@ -1,7 +1,6 @@
 /* Drafters: the index of n-grams against a plain search, the number of drafts, and that decoding
  * with drafts chooses what decoding one by one chooses. */
 #include "engine/drafter.h"
-#include "engine/ngram_index.h"
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
