@@ -28,14 +28,16 @@ printf '\n#include "cache/cache.h"\n' >>programs/serve/http.c
 printf '\n#define planted(status) ((status) == LK_OK)\n' >>programs/serve/http.c
 cp lib/base/err.h programs/eval/err.h
 printf '\nThe rows of which the mean is\ntaken.\n\n[gone](no-such-file.md)\n' >>docs/README.md
-objects=build/CMakeFiles/lowkey.dir/lib/base # a circle of calls, as object files show it
-mkdir -p $objects
+program=build/CMakeFiles/lowkey.dir/programs/lowkey # small files and a circle of calls, as object files show them
+objects=build/CMakeFiles/lowkey.dir/lib/base
+mkdir -p $objects $program
 for pair in "a b" "b a"; do
   # shellcheck disable=SC2086 # two words
   set -- $pair
   echo "void lk_$2(void); void lk_$1(void) { lk_$2(); }" >lib/base/planted_"$1".c
   ${CC:-cc} -c -o $objects/planted_"$1".c.o lib/base/planted_"$1".c || exit 1
 done
+echo "int lk_main;" | ${CC:-cc} -x c -c -o $program/main.c.o - || exit 1
 
 scripts/check >out 2>err
 [ $? = 1 ] || { echo "FAILED: scripts/check did not fail"; failed=1; }
@@ -60,6 +62,7 @@ expect "a program that looks inside the library" '^programs/serve/http\.c:[0-9]+
 expect "the other dialect of status" '^programs/serve/http\.c:[0-9]+: write .if \(status\)'
 expect "a function that no header declares" '^lib/base/utf8\.c:[0-9]+: lk_planted is not declared'
 expect "a dead link" '^docs/README\.md:[0-9]+: a link to no-such-file'
+expect "a small file with one caller" '^lib/base/planted_a\.c:1: a file under 80 lines needs two callers; its callers: lib/base/planted_b\.c'
 expect "files that call each other in a circle" 'circle: lib/base/planted_a\.c -> lib/base/planted_b\.c \(lk_b\)'
 if command -v clang-format >/dev/null && clang-format --version | grep -q ' 14\.'; then
   expect "unformatted code" '^lib/base/clock\.c:[0-9]+: not formatted'
