@@ -622,8 +622,8 @@ uint64_t lk_request_bytes(const struct lk_request *request) {
         text += p->text ? strlen(p->text) : 0;
         n_tok += p->n_tok;
     }
-    return request->more_bytes + (request->chat ? chat_bytes(request) : 0) + text * BYTES_PER_TEXT_BYTE +
-           n_tok * sizeof(int32_t) * TOKEN_COPIES;
+    return request->more_bytes + (request->chat ? chat_bytes(request) : 0) +
+           text * BYTES_PER_TEXT_BYTE + n_tok * sizeof(int32_t) * TOKEN_COPIES;
 }
 
 uint64_t lk_request_answer_bytes(const struct lk_request *request) {

@@ -41,8 +41,8 @@ struct lk_prompt {
 };
 
 struct lk_request {
-    json_t *body;     /* in OpenAI's form */
-    json_t *original; /* the body as it was sent, if the reply needs it; otherwise NULL */
+    json_t *body;        /* in OpenAI's form */
+    json_t *original;    /* the body as it was sent, if the reply needs it; otherwise NULL */
     uint64_t more_bytes; /* of `original`, beyond the body that was sent */
     bool chat;
     json_t *messages;          /* of a chat, as lk_chat takes them; owned */

@@ -1,6 +1,6 @@
-/* Conversations of earlier responses, for "previous_response_id": in memory, bounded by their number
- * and their bytes. The oldest leave first. Ids cannot be guessed, so a client only continues its
- * own. */
+/* Conversations of earlier responses, for "previous_response_id": in memory, bounded by their
+ * number and their bytes. The oldest leave first. Ids cannot be guessed, so a client only continues
+ * its own. */
 #ifndef LK_SERVE_RESPONSE_STORE_H
 #define LK_SERVE_RESPONSE_STORE_H
 
