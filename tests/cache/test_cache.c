@@ -182,6 +182,87 @@ static void test_statistics_are_collected_once(void **state) {
     lk_recipe_free(recipe);
 }
 
+/* A share of the tokens seen so far: less than one batch more or less than the share. */
+static void test_shares_of_the_text(void **state) {
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    struct lk_ledger ledger = {0};
+    lk_recipe *recipe;
+    struct lk_cache *cache = new_cache("sink 4: f16; body: asym4; recent 25%: int8; window 32: f16",
+                                       &shape, &ledger, &recipe);
+    struct random r = {6};
+    float *x = random_rows(&r, 90);
+    for (int64_t n_tok = 0; n_tok < 1500;) {
+        int64_t n = random_int(&r, 1, 90);
+        assert_int_equal(lk_cache_prepare(cache, 0, 1, n, n, NULL), LK_OK);
+        append_rows(cache, x, n);
+        n_tok += n;
+        for (int side = 0; side < 2 && n_tok > 200; side++) {
+            const struct lk_level_count *count = cache->kv[0][side].count;
+            assert_int_equal(count[0].rows, 4);
+            assert_true(4 * (count[2].rows + LK_TILE) > n_tok);
+            assert_true(4 * (count[2].rows - LK_TILE) < n_tok);
+            assert_true(count[3].rows >= 32 && count[3].rows < 32 + LK_TILE);
+            assert_int_equal(4 + count[1].rows + count[2].rows + count[3].rows, n_tok);
+        }
+    }
+    free(x);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
+/* A layer with a window of n_swa positions holds what the next token's query sees, and at most two
+ * blocks more. */
+static void test_sliding_layers_hold_their_window(void **state) {
+    enum { N = 400, N_SWA = 70 };
+    static const char *const texts[] = {"f16", "all: int8", "body: asym4; window 20: f16"};
+    uint8_t is_swa = 1;
+    struct lk_cache_shape shape = {
+        .n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD, .n_swa = N_SWA, .is_swa = &is_swa};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct lk_ledger ledger = {0};
+        lk_recipe *recipe;
+        struct lk_cache *cache = new_cache(texts[i], &shape, &ledger, &recipe);
+        struct random r = {7};
+        float *x = random_rows(&r, 1);
+        for (int64_t n_tok = 1; n_tok <= N; n_tok++) {
+            assert_int_equal(lk_cache_prepare(cache, 0, 1, 1, 1, NULL), LK_OK);
+            append_rows(cache, x, 1);
+            int64_t seen = n_tok - N_SWA + 1 > 0 ? n_tok - N_SWA + 1 : 0; /* the oldest */
+            for (int side = 0; side < 2; side++) {
+                int64_t first = cache->kv[0][side].first;
+                if (first > seen || first < seen - 2 * LK_TILE)
+                    fail_msg("%s: the oldest of %d tokens is %d", texts[i], (int)n_tok, (int)first);
+            }
+        }
+        free(x);
+        lk_cache_free(cache);
+        lk_recipe_free(recipe);
+    }
+}
+
+/* sigma of a channel of V is the square root of its deviation within tiles. */
+static void test_sigma_is_a_root_of_the_deviation(void **state) {
+    enum { N = 400 };
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
+    struct lk_ledger ledger = {0};
+    lk_recipe *recipe;
+    struct lk_cache *cache =
+        new_cache("body: k=int8 v=rot4(sigma); window 32: f16", &shape, &ledger, &recipe);
+    float *x = malloc(N_CHANNEL * sizeof *x);
+    for (int t = 0; t < N; t++) {
+        for (int c = 0; c < N_CHANNEL; c++) x[c] = (t % 2 ? 1 : -1) * (1 + (float)(c % 5)) + 3;
+        assert_int_equal(lk_cache_prepare(cache, 0, 1, 1, 1, NULL), LK_OK);
+        append_rows(cache, x, 1);
+    }
+    for (int c = 0; c < N_CHANNEL; c++) {
+        float sigma = lk_kv_sigma(&cache->kv[0][LK_V], 0, c / D_HEAD)[c % D_HEAD];
+        assert_float_equal(sigma, sqrtf(1 + (float)(c % 5)), 1e-4);
+    }
+    free(x);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
 static void test_bytes_match_the_ledger(void **state) {
     struct lk_cache_shape shape = {.n_layer = N_LAYER, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
@@ -408,6 +489,9 @@ int main(void) {
         cmocka_unit_test(test_rows_keep_their_order),
         cmocka_unit_test(test_counts_predict_moves),
         cmocka_unit_test(test_statistics_are_collected_once),
+        cmocka_unit_test(test_shares_of_the_text),
+        cmocka_unit_test(test_sliding_layers_hold_their_window),
+        cmocka_unit_test(test_sigma_is_a_root_of_the_deviation),
         cmocka_unit_test(test_bytes_match_the_ledger),
         cmocka_unit_test(test_any_allocation_may_fail),
         cmocka_unit_test(test_truncate),

@@ -102,6 +102,33 @@ static void sessions_go_back(void **state) {
     }
 }
 
+/* A state goes with its text, also if one token of it is new: later texts do not find it. */
+static void states_of_other_texts_go(void **state) {
+    enum { FIRST = 301, COMMON = 300, SECOND = 500, THIRD = 450, SHARED = 400 };
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    size_t reused;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-4", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, 5), *plain = new_session(model, recipe, 0);
+    assert_int_equal(lk_session_sync(s, tok, FIRST, NULL, NULL), LK_OK);
+    tok[COMMON] ^= 1;
+    assert_int_equal(lk_session_sync(s, tok, SECOND, NULL, NULL), LK_OK);
+    for (int i = 0; i < s->checkpoints.n; i++)
+        assert_int_not_equal(s->checkpoints.at[i].n_tok, FIRST);
+    tok[SHARED] ^= 1;
+    assert_int_equal(lk_session_sync(s, tok, THIRD, &reused, NULL), LK_OK);
+    assert_true(reused <= COMMON || reused == SHARED);
+    if (reused > 0) assert_int_equal(lk_session_sync(plain, tok, reused, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(plain, tok, THIRD, NULL, NULL), LK_OK);
+    size_t n_vocab = (size_t)lk_model_get_info(model).n_vocab;
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-3);
+    lk_session_free(s), lk_session_free(plain);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 /* Of many states, some are kept: the newest, and others over the whole length. */
 static void states_get_sparser(void **state) {
     enum { CAP = 5, STEP = 40 };
@@ -537,10 +564,15 @@ static void wrong_files_are_refused(void **state) {
 int main(void) {
     close(mkstemp(path));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_go_back),        cmocka_unit_test(prompts_branch),
-        cmocka_unit_test(states_get_sparser),      cmocka_unit_test(states_fit_their_bytes),
-        cmocka_unit_test(copies_go_back),          cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(saved_sessions_go_back),  cmocka_unit_test(less_room_than_in_the_file),
+        cmocka_unit_test(sessions_go_back),
+        cmocka_unit_test(prompts_branch),
+        cmocka_unit_test(states_of_other_texts_go),
+        cmocka_unit_test(states_get_sparser),
+        cmocka_unit_test(states_fit_their_bytes),
+        cmocka_unit_test(copies_go_back),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(saved_sessions_go_back),
+        cmocka_unit_test(less_room_than_in_the_file),
         cmocka_unit_test(wrong_files_are_refused),
     };
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -314,6 +314,14 @@ static void test_sync_keeps_common_prefix(void **state) {
     lk_session_clear(s);
     assert_int_equal(lk_session_sync(s, tok, 150, NULL, NULL), LK_OK);
     assert_true(nmse(again, lk_session_logits(s, -1), n_vocab) < 1e-5);
+    lk_session_clear(s); /* a shorter text has logits of its own */
+    assert_int_equal(lk_session_sync(s, tok, 110, NULL, NULL), LK_OK);
+    memcpy(again, lk_session_logits(s, -1), n_vocab * sizeof *again);
+    assert_int_equal(lk_session_sync(s, tok, 150, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(s, tok, 110, &kept, NULL), LK_OK);
+    assert_int_equal(kept, 109);
+    assert_non_null(lk_session_logits(s, -1));
+    assert_true(nmse(again, lk_session_logits(s, -1), n_vocab) < 1e-5);
     free(again);
     lk_session_free(s);
     lk_recipe_free(recipe);

@@ -168,7 +168,8 @@ static void test_after_truncation(void **state) {
 static void test_sampler_continues(void **state) {
     lk_model *model = open_preset("llama-spm", CTX, 1);
     lk_sampler_opts opts[3] = {lk_sampler_chat(), lk_sampler_chat(), lk_sampler_chat()};
-    opts[0].temperature = 1.5f, opts[0].repeat_penalty = 1.3f, opts[0].seed = 7;
+    opts[0].temperature = 50, opts[0].top_p = 1, opts[0].min_p = 0, opts[0].repeat_penalty = 1.3f,
+    opts[0].seed = 7;
     opts[1].temperature = 0;
     opts[2].seed = UINT32_MAX; /* for this value libllama draws a seed */
     opts[2].grammar = "root ::= [a-z ]*";
@@ -315,6 +316,27 @@ static void test_wrong_counts_do_no_harm(void **state) {
     assert_in_range(n_rejected, 2 * N / 3, N);
     free(file);
     close_holder(h);
+    close_fixture(&v);
+}
+
+/* Files with correct checksums and a token that the model does not have. */
+static void test_foreign_tokens_are_rejected(void **state) {
+    struct fixture v = open_fixture();
+    struct lk_session_header header;
+    memcpy(&header, v.file, sizeof header);
+    int32_t n_vocab = lk_model_get_info(v.model).n_vocab;
+    const int32_t foreign[] = {-1, INT32_MIN, n_vocab, n_vocab + 1, INT32_MAX};
+    uint8_t *tok = v.file + sizeof header + header.section[LK_SECTION_RECIPE].size + 200 * 4;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        memcpy(tok, &foreign[i], 4);
+        seal_session(v.file, v.size);
+        assert_true(write_file(path, v.file, v.size));
+        assert_rejected(&v, LK_E_FORMAT, "a foreign token");
+    }
+    memcpy(tok, &(int32_t){n_vocab - 1}, 4);
+    seal_session(v.file, v.size);
+    assert_true(write_file(path, v.file, v.size));
+    load(v.current.session, NULL);
     close_fixture(&v);
 }
 
@@ -520,6 +542,7 @@ int main(void) {
         cmocka_unit_test(test_sampler_continues),
         cmocka_unit_test(test_damage_is_rejected),
         cmocka_unit_test(test_wrong_counts_do_no_harm),
+        cmocka_unit_test(test_foreign_tokens_are_rejected),
         cmocka_unit_test(test_mismatch_is_rejected),
         cmocka_unit_test(test_similar_recipes_are_rejected),
         cmocka_unit_test(test_load_without_memory),

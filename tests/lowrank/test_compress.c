@@ -1,7 +1,9 @@
 /* Statistics and sidecars of tiny random models: rows compared with the model's own graph, resumed
  * statistics, contents of sidecars, and rejected options and texts. */
 #include "lowkey_serve.h"
+#include "lowrank/fisher.h"
 #include "lowrank/moments.h"
+#include "lowrank/rank.h"
 #include "lowrank/statistics.h"
 #include "sidecar/sidecar.h"
 #include "test_bases.h"
@@ -595,6 +597,40 @@ static void test_fisher_ranks(void **state) {
     lk_model_free(model);
 }
 
+/* Each group has the rank that the score of its own side, layer and head gives it. */
+static void test_ranks_follow_their_own_scores(void **state) {
+    enum { N_LAYER = 2, N_HEAD = 2, N = 2 * N_LAYER * N_HEAD };
+    lk_model *model = open_model("llama");
+    lk_compress_opts opts = {.method = LK_METHOD_PALU,
+                             .group = 1,
+                             .ranks = LK_RANK_FISHER,
+                             .fisher_tokens = 200,
+                             .fisher_ctx = 32};
+    lk_compress *c = make(model, &opts);
+    struct lk_ledger ledger = {0};
+    struct lk_fisher fisher;
+    struct lk_fisher_text t = {.tok = text, .n_tok = 200, .n_ctx = 32, .shift = 1};
+    struct lk_rank_item item[N];
+    assert_int_equal(lk_fisher_new(&fisher, model, &ledger, NULL), LK_OK);
+    assert_int_equal(lk_fisher_add(&fisher, model, &t, NULL, NULL), LK_OK);
+    for (int i = 0; i < N; i++) {
+        enum lk_side side = i < N / 2 ? LK_K : LK_V;
+        int layer = i / N_HEAD % N_LAYER, head = i % N_HEAD;
+        item[i] = (struct lk_rank_item){
+            .width = lk_compress_layer(c, layer, LK_BASIS_V)->width,
+            .score = lk_fisher_score(&fisher, layer, side, head, 1, LK_FISHER_PAPER)};
+    }
+    lk_rank_by_score(item, N, 0.5, 8);
+    for (int i = 0; i < N; i++) {
+        enum lk_basis_side side = i < N / 2 ? LK_BASIS_KPRE : LK_BASIS_V;
+        const struct lk_basis *basis = lk_compress_layer(c, i / N_HEAD % N_LAYER, side);
+        assert_int_equal(basis->rank[i % N_HEAD], item[i].rank);
+    }
+    lk_fisher_free(&fisher);
+    lk_compress_free(c);
+    lk_model_free(model);
+}
+
 static void test_refused(void **state) {
     static const struct {
         const char *preset;
@@ -677,12 +713,19 @@ int main(void) {
     snprintf(sidecar_path, sizeof sidecar_path, "%s/model.lk.gguf", folder);
     snprintf(stats_path, sizeof stats_path, "%s/stats", folder);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotation),     cmocka_unit_test(test_first_layer),
-        cmocka_unit_test(test_resume),       cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_methods),      cmocka_unit_test(test_plain_without_text),
-        cmocka_unit_test(test_query_metric), cmocka_unit_test(test_output_metric),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_fisher_ranks),
-        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_kept_statistics),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_first_layer),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_plain_without_text),
+        cmocka_unit_test(test_query_metric),
+        cmocka_unit_test(test_output_metric),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fisher_ranks),
+        cmocka_unit_test(test_ranks_follow_their_own_scores),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(model_path);

@@ -362,6 +362,7 @@ static void errors_show_their_place(void **state) {
         {"body: rot3; recent 0%: f16", "column 20:", "at most 100%"},
         {"body: rot3; recent 100.5%: f16", "column 20:", "at most 100%"},
         {"body: rot3; recent 60%: rot4; recent 50%: f16", "column 31:", "more than 100%"},
+        {"body: rot3; recent 60%: rot4; recent 40.5%: f16", "column 31:", "more than 100%"},
         {"body: rot3; window 600000: rot4; window 600000: f16",
          "column 34:", "more than 1000000 tokens"},
         {"body: rot3; residual 100: f16", "column 13:", "must be a multiple of 32"},

@@ -65,6 +65,7 @@ static const struct {
      "[1,2][0,3]"},
     {"{% set t %}a{{ 1 }}{% endset %}<{{ t }}>", "<a1>"},
     {"{% filter upper %}ab{% endfilter %}", "AB"},
+    {"{{ 'ABC dEF gh1i' | title }}", "Abc Def Gh1I"},
     {"a  {%- if true -%}  b  {%- endif -%}  c", "abc"},
     {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
     {"a\n  {%+ if true +%}\nb{% endif %}", "a\n  \nb"},

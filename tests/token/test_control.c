@@ -441,6 +441,25 @@ static void marks(void **state) {
     lk_vocab_free(v);
 }
 
+/* The model's name says that blanks after its control tokens belong to them, also at the end. */
+static void blanks_after_a_token_go(void **state) {
+    static const struct extra_token extra[] = {{"<|endoftext|>", CONTROL}, {NULL, 0}};
+    static const char text[] = "\xFF<|im_end|>\xFE \n ", both[] = "\xFF<|im_end|>\xFE  he";
+    for (int strips = 0; strips < 2; strips++) {
+        struct change change = {.name = strips ? "phi-3" : NULL, .extra = extra};
+        struct lk_vocab *v = open_changed("llama-spm", change);
+        int32_t *tok;
+        size_t n, n_bare, n_word;
+        free(tokenize(v, text, LK_TOKENIZE_MARKED, &n));
+        free(tokenize(v, both, LK_TOKENIZE_MARKED, &n_word));
+        tok = tokenize(v, "\xFF<|im_end|>\xFEhe", LK_TOKENIZE_MARKED, &n_bare);
+        assert_true(lk_vocab_is_control(v, tok[0]));
+        assert_true(strips ? n == 1 && n_word == n_bare : n > 1 && n_word > n_bare);
+        free(tok);
+        lk_vocab_free(v);
+    }
+}
+
 /* ---- bounds ---- */
 
 static void fill(char *text, size_t len, const char *pattern) {
@@ -520,6 +539,7 @@ int main(void) {
         cmocka_unit_test(user_cannot_end_a_turn),
         cmocka_unit_test(merged_characters_are_plain),
         cmocka_unit_test(marks),
+        cmocka_unit_test(blanks_after_a_token_go),
         cmocka_unit_test(count_is_bounded),
         cmocka_unit_test(maximum_is_exact),
     };
