@@ -81,6 +81,51 @@ def check_histories(server):
            server.messages()[-500:])
 
 
+STRICT = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}"
+          "{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
+          "{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}"
+          "{{ {'name': m.tool_calls[0].function.name, 'parameters': "
+          "m.tool_calls[0].function.arguments} | tojson }}{% endif %}{{ '<|im_end|>\\n' }}"
+          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+
+
+def check_own_answers(server):
+    """The server takes back what it has answered, in every API: here two calls, and a template
+    that refuses more than one."""
+    tool = {"name": "ls", "parameters": {"type": "object", "properties": {}}}
+    one = '{\\"name\\": \\"ls\\", \\"parameters\\": {}}'
+    grammar = {"grammar": f'root ::= "[{one}, {one}]"', "temperature": 0}
+    chat = {"messages": [ASK], "tools": [{"type": "function", "function": tool}], "max_tokens": 99,
+            **grammar}
+    answer = served(server, "chat", "/v1/chat/completions", chat)["choices"][0]["message"]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": f"r{i}"}
+               for i, call in enumerate(answer["tool_calls"])]
+    back = {**chat, "messages": [ASK, answer, *results]}
+    served(server, "its own calls", "/v1/chat/completions", back)
+    text = prompt(server, {"messages": back["messages"], "tools": chat["tools"]})
+    expect("each call before its result", 0 < text.find("ls") < text.find("r0") <
+           text.rfind("ls") < text.find("r1"), text)
+    body = {"model": "m", "messages": [ASK], "max_tokens": 99, **grammar,
+            "tools": [{"name": "ls", "input_schema": tool["parameters"]}]}
+    blocks = served(server, "messages", "/v1/messages", body)["content"]
+    results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "r"}
+               for block in blocks]
+    served(server, "its own blocks", "/v1/messages", {**body, "messages": [
+        ASK, {"role": "assistant", "content": blocks}, {"role": "user", "content": results}]})
+    body = {"input": [ASK], "max_output_tokens": 99, **grammar, "tools": [{"type": "function", **tool}]}
+    items = served(server, "responses", "/v1/responses", body)["output"]
+    outputs = [{"type": "function_call_output", "call_id": item["call_id"], "output": "r"}
+               for item in items]
+    served(server, "its own items", "/v1/responses", {**body, "input": [ASK, *items, *outputs]})
+    body = {"messages": [ASK], "stream": False, "tools": chat["tools"],
+            "options": {"temperature": 0, "num_predict": 99}}
+    calls = [{"function": {"name": "ls", "arguments": {}}}] * 2
+    served(server, "ollama's calls", "/api/chat", {**body, "messages": [
+        ASK, {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_name": "ls", "content": "r"},
+        {"role": "tool", "tool_name": "ls", "content": "r"}]})
+
+
 def check_previous(server):
     """A response goes on with another one, by its id."""
     body = {"temperature": 0, "max_output_tokens": 4}
@@ -269,6 +314,10 @@ def main():
         check_histories(server)
         check_previous(server)
     with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "strict.gguf")
+        tiny_model.write_model(path, template=STRICT)
+        with Server(program, model=path, directory=directory) as server:
+            check_own_answers(server)
         path = os.path.join(directory, "calls.gguf")
         tiny_model.write_model(path, words=[OPEN])
         with Server(program, model=path, directory=directory) as server:

@@ -467,6 +467,48 @@ static void bad_logits_and_options(void **state) {
         assert_int_equal(lk_sampling_new(&s, NULL, &bad[i], NULL), LK_E_ARG);
 }
 
+/* Sample n tokens, and return their text. */
+static void sample_text(const struct lk_vocab *v, struct lk_sampling *s, const float *logits, int n,
+                        int count, char *text, size_t cap) {
+    for (int i = 0; i < count; i++)
+        append_text(v, sample_next(s, logits, n), text, strlen(text), cap);
+}
+
+/* A grammar with a trigger is free until the trigger, holds until it is complete, and is free
+ * again, also after its state was restored. */
+static void trigger_starts_the_grammar(void **state) {
+    struct lk_vocab *v = open_vocab("llama-spm");
+    int n = 3 + 256 + 13 + 2;
+    float *logits = calloc((size_t)n, sizeof *logits);
+    lk_sampler_opts o = plain;
+    struct lk_sampling *s = NULL, *copy = NULL;
+    char text[64] = "";
+    o.grammar = "root ::= \"yz\"";
+    o.trigger = "ab";
+    o.temperature = 0;
+    assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+    assert_int_equal(lk_sampling_copy(&copy, s, 1, NULL), LK_OK);
+    for (int k = 0; k < 2; k++) {
+        static const char script[] = "aab??ab??"; /* the grammar replaces what it does not allow */
+        struct lk_sampling *one = k ? copy : s;
+        text[0] = 0;
+        for (const char *c = script; *c; c++) {
+            for (int i = 0; i < n; i++) logits[i] = i == *c + 3 ? 9 : 0;
+            sample_text(v, one, logits, n, 1, text, sizeof text);
+        }
+        assert_string_equal(text, "aabyzabyz");
+    }
+    char long_trigger[65];
+    memset(long_trigger, 'a', 64);
+    long_trigger[64] = 0;
+    o.trigger = long_trigger;
+    lk_sampling_free(s);
+    assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_E_ARG);
+    lk_sampling_free(copy);
+    free(logits);
+    lk_vocab_free(v);
+}
+
 static void grammar_constrains(void **state) {
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     int n = 3 + 256 + 13 + 2;
@@ -543,6 +585,7 @@ int main(void) {
         cmocka_unit_test(restoring_needs_equal_options),
         cmocka_unit_test(bad_logits_and_options),
         cmocka_unit_test(grammar_constrains),
+        cmocka_unit_test(trigger_starts_the_grammar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
