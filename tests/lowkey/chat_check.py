@@ -490,9 +490,9 @@ def color_follows_the_terminal():
 
 def write_model():
     """The tiny model with an output matrix of its own: with the embedding's it repeats one token."""
-    shared = tiny_model.tensors()
+    shared = tiny_model.tensors
     output = ("output.weight", (tiny_model.N_EMBD, len(tiny_model.vocabulary()[0])), 0.5)
-    tiny_model.tensors = lambda: shared + [output]
+    tiny_model.tensors = lambda words=(): shared(words) + [output]
     tiny_model.write_model(MODEL)
 
 
