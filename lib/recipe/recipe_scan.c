@@ -19,10 +19,10 @@ static const char *const codec_name[] = {
     "rot2", "rot1", "latent", "asym4", "asym3", "asym2", "asym8", "asym5", "asym6", "asym7"};
 
 static const char *const keyword[] = {
-    "sink",    "body",   "keep",   "all",     "recent", "window",   "residual", "layers", "heads",
-    "absorb",  "eager",  "read",   "skip",    "none",   "shift",    "first",    "last",   "less",
-    "mean",    "nomean", "sigma",  "nosigma", "lloyd",  "uniform",  "g32",      "g64",    "g128",
-    "context", "random", "newest", "h2o",     "tova",   "hadamard", "trellis"};
+    "sink",   "body",   "keep",    "all",   "recent",   "window", "residual", "layers", "heads",
+    "absorb", "eager",  "read",    "none",  "shift",    "first",  "last",     "less",   "mean",
+    "nomean", "sigma",  "nosigma", "lloyd", "uniform",  "g32",    "g64",      "g128",   "context",
+    "random", "newest", "h2o",     "tova",  "hadamard", "trellis"};
 
 /* Cache types of llama.cpp, vLLM and others. Sizes and errors: docs/results/quality.md. */
 static const struct {
