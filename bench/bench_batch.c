@@ -17,8 +17,8 @@
  * text. */
 #include "bench_support.h"
 #include "engine/batch.h"
-#include "engine/repeat_rows.h"
 #include "lowkey_serve.h"
+#include "measure/repeat_rows.h"
 #include "support_ranks.h"
 
 #include <stdio.h>

@@ -19,6 +19,7 @@
 #define LOWKEY_LAB_H
 
 #include "lowkey.h"
+#include "lowkey_cluster.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -240,6 +241,10 @@ typedef struct {
  * Bytes are counted at the depth; at depth 0, after the measurement. results: [n_depth]. */
 lk_status lk_bench(lk_model *model, const lk_recipe *recipe, const int32_t *tok, size_t n_tok,
                    const lk_bench_opts *opts, lk_bench_result *results, lk_err *err);
+
+/* On peers other than 0, before lk_cluster_follow: they can repeat the rows of a benchmark that
+ * peer 0 runs. */
+void lk_bench_join(lk_cluster *cluster);
 
 /* ---- compress ----
  *

@@ -5,9 +5,9 @@
  *   work     a copy of `deep` for each measurement, which moves it */
 #include "base/clock.h"
 #include "cluster/cluster.h"
-#include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_lab.h"
+#include "measure/repeat_rows.h"
 
 #include <stdlib.h>
 

@@ -73,6 +73,7 @@ struct lk_cluster {
     int32_t n_stage; /* of the models that are opened from now on; 0: one */
     struct lk_handles models, sessions;
     struct lk_batch *batch; /* of a peer that follows: for all batches of a model */
+    lk_status (*extra)(struct lk_op *, lk_err *); /* LK_OP_EXTRA on a peer that follows, or NULL */
 };
 
 /* What the peers have of a model: one allocation, with the arrays after the struct. */

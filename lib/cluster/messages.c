@@ -6,7 +6,6 @@
 #include "cache/held.h"
 #include "engine/batch.h"
 #include "engine/prefill.h"
-#include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_serve.h"
 
@@ -314,9 +313,18 @@ static bool copy_session(struct received *r) {
     if (r->session && r->other) lk_session_copy(r->session, r->other, NULL);
     return r->session && r->other;
 }
-static bool repeat_session(struct received *r) {
-    if (r->session && r->other) lk_repeat_rows(r->session, r->other, r->op.n, NULL);
-    return r->session && r->other;
+static bool run_extra(struct received *r) {
+    struct lk_op op = {.kind = LK_OP_EXTRA,
+                       .run = r->cluster->extra,
+                       .session = r->session,
+                       .other = r->other,
+                       .n = r->op.n};
+    if (!r->session || !r->other) return false;
+    if (op.run)
+        lk_op_run(r->session->model, &op, NULL);
+    else
+        lk_cluster_abort(r->cluster, "rank 0 runs an operation that this program does not have");
+    return true;
 }
 
 static const struct {
@@ -339,7 +347,7 @@ static const struct {
     [LK_OP_LEVEL] = {NULL, count_level},
     [LK_OP_PREFILL] = {pack_prefill, prefill},
     [LK_OP_BATCH_EVAL] = {pack_batch, eval_batch},
-    [LK_OP_REPEAT] = {NULL, repeat_session},
+    [LK_OP_EXTRA] = {NULL, run_extra},
 };
 
 lk_status lk_message_send(struct lk_cluster *c, const struct lk_op *op, lk_err *err) {

@@ -39,7 +39,7 @@ enum lk_op_kind {
     LK_OP_LEVEL,
     LK_OP_PREFILL,
     LK_OP_BATCH_EVAL,
-    LK_OP_REPEAT,
+    LK_OP_EXTRA, /* of the program: on a session, another one and n */
     LK_OP_GO_ON, /* after a progress callback */
     LK_N_OP
 };

@@ -6,6 +6,7 @@
 #ifdef LOWKEY_HAVE_MPI
 
 #include "base/clock.h"
+#include "lowkey_lab.h"
 #include "rank_watch.h"
 #include "xalloc.h"
 
@@ -167,6 +168,7 @@ static lk_status follow(struct ranks *ranks) {
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
+    lk_bench_join(ranks->cluster);
     return lk_cluster_follow(ranks->cluster, &err); /* abort_ranks has said why */
 }
 

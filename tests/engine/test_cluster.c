@@ -1,9 +1,9 @@
 /* Sessions whose rows several ranks hold, against sessions of one process. Ranks are threads here;
  * tests/lowkey/test_ranks.sh runs processes. */
 #include "cluster/cluster.h"
-#include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_serve.h"
+#include "measure/repeat_rows.h"
 #include "support_cluster.h"
 #include "support_model.h"
 #include "support_sidecar.h"

@@ -1,7 +1,7 @@
 /* Layers that several ranks divide into stages, against one process. Ranks are threads here. */
 #include "cluster/cluster.h"
-#include "engine/repeat_rows.h"
 #include "engine/session.h"
+#include "measure/repeat_rows.h"
 #include "support_cluster.h"
 #include "support_model.h"
 #include "support_sidecar.h"

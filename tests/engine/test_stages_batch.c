@@ -1,9 +1,9 @@
 /* Batches through several stages, compared with one process. Ranks are threads here. */
 #include "cluster/cluster.h"
 #include "engine/batch.h"
-#include "engine/repeat_rows.h"
 #include "engine/session.h"
 #include "lowkey_serve.h"
+#include "measure/repeat_rows.h"
 #include "support_cluster.h"
 #include "support_model.h"
 #include "test.h"

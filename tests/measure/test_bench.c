@@ -1,6 +1,6 @@
 /* Measuring speed: copies of sessions, repeated rows, and the results of lk_bench. */
-#include "engine/repeat_rows.h"
 #include "lowkey_lab.h"
+#include "measure/repeat_rows.h"
 #include "support_model.h"
 #include "test.h"
 

@@ -1,6 +1,8 @@
 /* The ranks of a cluster as threads of one process. */
 #include "support_ranks.h"
 
+#include "lowkey_lab.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +120,7 @@ static void abort_all(void *user, const char *why) {
 static void *follow(void *arg) {
     struct rank *rank = arg;
     rank->status = lk_cluster_new(&rank->cluster, &rank->functions, &rank->err);
+    if (rank->status == LK_OK) lk_bench_join(rank->cluster);
     if (rank->status == LK_OK) rank->status = lk_cluster_follow(rank->cluster, &rank->err);
     lk_cluster_free(rank->cluster);
     return NULL;

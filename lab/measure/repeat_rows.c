@@ -1,5 +1,8 @@
 /* Appends repeated K and V rows to a cache. */
-#include "engine/repeat_rows.h"
+#include "measure/repeat_rows.h"
+
+#include "cluster/cluster.h"
+#include "lowkey_lab.h"
 
 #include <string.h>
 
@@ -97,7 +100,8 @@ static lk_status repeat_rows(struct lk_session *s, const struct lk_session *sour
                              lk_err *err) {
     if (source->n_tok == 0) return lk_fail(err, LK_E_ARG, "the source session has no rows");
     if (source->cache->shape.place.share.n > 1)
-        return lk_fail(err, LK_E_ARG, "the source session has rows on other ranks");
+        return lk_fail(err, LK_E_ARG,
+                       "the rows of the source session are divided over several ranks");
     if (s->n_tok + n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit into a context of %d",
                        s->n_tok + n_tok, s->opts.n_ctx);
@@ -133,10 +137,12 @@ static lk_status run_repeat(struct lk_op *op, lk_err *err) {
 
 lk_status lk_repeat_rows(struct lk_session *s, const struct lk_session *source, size_t n_tok,
                          lk_err *err) {
-    struct lk_op op = {.kind = LK_OP_REPEAT,
+    struct lk_op op = {.kind = LK_OP_EXTRA,
                        .run = run_repeat,
                        .session = s,
                        .other = (struct lk_session *)source, /* is only read */
                        .n = n_tok};
     return lk_op_run(s->model, &op, err);
 }
+
+void lk_bench_join(struct lk_cluster *cluster) { cluster->extra = run_repeat; }
