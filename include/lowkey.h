@@ -408,7 +408,8 @@ struct lk_sampler_opts {
     size_t n_bias;
     bool ignore_eos; /* never choose a token that ends an answer */
     /* The grammar holds only after this text, of at most 63 bytes, each time until it is complete;
-     * what comes before and between is free. NULL: it holds from the start. Read like grammar. */
+     * what comes before and between is free, and the rest if the grammar allows no token or is too
+     * ambiguous. NULL: it holds from the start. Read like grammar. */
     const char *trigger;
 };
 

@@ -352,6 +352,10 @@ static lk_status move_grammar(struct lk_sampling *s, llama_token tok, lk_err *er
         lk_grammar_reset(s->text);
     }
     lk_status status = lk_grammar_accept(s->text, text + from, n - from, &accepted, err);
+    if (status == LK_E_UNSUPPORTED && *s->trigger) { /* too ambiguous from here on */
+        s->holds = false;
+        return LK_OK;
+    }
     if (!status && *s->trigger) s->holds = accepted && !lk_grammar_is_complete(s->text);
     return status;
 }
@@ -381,8 +385,16 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     llama_token chosen;
     bool allowed = false;
     status = choose_token(s, logits, false, &chosen, err);
+    llama_token free_choice = chosen;
     if (!status && chosen >= 0) status = is_allowed(s, chosen, &allowed, err);
     if (!status && s->holds && !allowed) status = choose_token(s, logits, true, &chosen, err);
+    bool gives_up = s->holds && *s->trigger && free_choice >= 0 &&
+                    (status == LK_E_UNSUPPORTED || (!status && chosen < 0));
+    if (gives_up) { /* the rest of this text is free: it was free to begin */
+        s->holds = false;
+        chosen = free_choice;
+        status = LK_OK;
+    }
     if (status) return status;
     if (chosen < 0) {
         if (s->holds) return lk_fail(err, LK_E_FORMAT, "the grammar allows no token here");
@@ -432,7 +444,13 @@ static lk_status replay_state(struct lk_sampling *s, const struct lk_sampling_st
         llama_token t;
         bool allowed = false;
         memcpy(&t, tok + i, sizeof t);
-        if (t >= 0 && t < n_vocab) status = is_allowed(s, t, &allowed, err);
+        bool exists = t >= 0 && t < n_vocab;
+        if (exists) status = is_allowed(s, t, &allowed, err);
+        if (exists && *s->trigger && (status == LK_E_UNSUPPORTED || !allowed)) {
+            s->holds = false; /* it was given up here */
+            allowed = true;
+            status = LK_OK;
+        }
         if (!status && !allowed)
             status = lk_fail(err, LK_E_FORMAT,
                              "the sampler state contains a token that the sampler cannot choose");

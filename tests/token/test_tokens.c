@@ -498,6 +498,15 @@ static void trigger_starts_the_grammar(void **state) {
         }
         assert_string_equal(text, "aabyzabyz");
     }
+    /* A grammar that allows no token there is given up, not an error. */
+    lk_sampling_free(s);
+    assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+    text[0] = 0;
+    for (const char *c = "ab?b"; *c; c++) {
+        for (int i = 0; i < n; i++) logits[i] = i == *c + 3 ? 9 : -INFINITY;
+        sample_text(v, s, logits, n, 1, text, sizeof text);
+    }
+    assert_string_equal(text, "ab?b");
     char long_trigger[65];
     memset(long_trigger, 'a', 64);
     long_trigger[64] = 0;
