@@ -71,7 +71,8 @@ typedef struct lk_sampler_opts lk_sampler_opts;
  * (LK_E_CANCELLED). */
 typedef bool (*lk_progress)(void *user, uint64_t done, uint64_t total);
 
-/* Open a GGUF model. *out is owned: lk_model_free, after its last session, batch and sampler.
+/* Open a GGUF model, of a split one any of its files ("NAME-00001-of-00003.gguf"). *out is owned:
+ * lk_model_free, after its last session, batch and sampler.
  * LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM, LK_E_CANCELLED. */
 lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *opts, lk_err *err);
 void lk_model_free(lk_model *model);
@@ -191,6 +192,7 @@ typedef struct {
     const char *name;    /* for users: the file's name without its quantization, or general.name */
     const char *kernels; /* attention kernels in use, for example "avx2"; static */
     const char *kernels_lack;   /* why attention is slow on this machine; static; NULL: it is not */
+    const char *tokenizer_lack; /* what the file lacks to split texts as in training; as above */
     const char *sidecar_method; /* for example "palu"; NULL: no sidecar */
     uint64_t identity; /* hash of the weights of all norms, which no quantization changes */
     uint64_t n_param;
@@ -216,6 +218,14 @@ lk_model_info lk_model_get_info(const lk_model *model);
 
 /* The model's chat template (Jinja), borrowed until lk_model_free; NULL if it has none. */
 const char *lk_model_chat_template(const lk_model *model);
+
+/* Use another template than that of the file. Call it before the model is used by several threads.
+ * Errors as for lk_model_check_chat_template; the model then has this template still. */
+lk_status lk_model_set_chat_template(lk_model *model, const char *text, lk_err *err);
+
+/* Can the template be used? LK_E_UNSUPPORTED: there is none, or it needs what lowkey's Jinja does
+ * not have. LK_E_FORMAT: it is not Jinja. LK_E_NOMEM. */
+lk_status lk_model_check_chat_template(const lk_model *model, lk_err *err);
 
 /* ---- tokens ---- */
 
@@ -415,6 +425,10 @@ struct lk_sampler_opts {
 
 /* Options for conversation, as in llama.cpp: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. */
 lk_sampler_opts lk_sampler_chat(void);
+
+/* The same, with what the model file recommends (general.sampling.temp, top_k, top_p, min_p,
+ * penalty_repeat and penalty_last_n). */
+lk_sampler_opts lk_model_sampling(const lk_model *model);
 
 /* ---- sessions on disk ---- */
 

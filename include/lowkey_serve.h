@@ -86,10 +86,11 @@ lk_fim_tokens lk_model_get_fim_tokens(const lk_model *model);
  * (len bytes). Properties come in the schema's order. Supported keywords: type, properties,
  * required, additionalProperties, items, prefixItems (of arrays with exactly these items),
  * minItems, maxItems, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum, multipleOf (1, 0.1, ...), enum, const, anyOf, oneOf (treated as anyOf), allOf
- * of one schema, and $ref within the document. *grammar is owned: lk_text_free. Errors: LK_E_FORMAT
- * (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword that cannot be expressed, named in err,
- * or a schema that is too large), LK_E_NOMEM. */
+ * exclusiveMaximum, multipleOf (1, 0.1, ...), enum, const, anyOf, oneOf (treated as anyOf), allOf,
+ * and $ref within the document. Keywords next to a choice, and the schemas of allOf, are merged. A
+ * pattern next to a known format, and propertyNames that are strings, restrict nothing. *grammar is
+ * owned: lk_text_free. Errors: LK_E_FORMAT (not JSON, or not a schema), LK_E_UNSUPPORTED (a keyword
+ * that cannot be expressed, named in err, or a schema that is too large), LK_E_NOMEM. */
 lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, lk_err *err);
 
 /* The same for texts that match a regular expression (ECMA 262) as a whole. Not supported are

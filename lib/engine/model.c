@@ -120,7 +120,9 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
                               .progress = opts->progress,
                               .user = opts->user};
     lk_status status = open_net(model, path, opts, net, err);
-    if (!status) status = lk_vocab_open(&model->vocab, path, err);
+    char first[4096]; /* libllama opens a split model by its first file */
+    bool is_part = lk_gguf_part_path(path, 1, first, sizeof first);
+    if (!status) status = lk_vocab_open(&model->vocab, is_part ? first : path, err);
     if (!status && !opts->header_only) status = start_threads(model, err);
     if (!status && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (status)
@@ -199,6 +201,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .name = net->name,
                            .kernels = model->kernels->name,
                            .kernels_lack = model->kernels_lack,
+                           .tokenizer_lack = lk_vocab_lack(model->vocab),
                            .sidecar_method = model->sidecar ? model->sidecar->info.method : NULL,
                            .sidecar_bytes = model->sidecar ? sidecar_bytes(model) : 0,
                            .sidecar_file_bytes = model->sidecar ? model->sidecar->file.size : 0,
@@ -274,6 +277,15 @@ lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsig
 
 const char *lk_model_chat_template(const lk_model *model) {
     return lk_vocab_chat_template_text(model->vocab);
+}
+
+lk_status lk_model_set_chat_template(lk_model *model, const char *text, lk_err *err) {
+    return lk_vocab_set_chat_template(model->vocab, text, err);
+}
+
+lk_status lk_model_check_chat_template(const lk_model *model, lk_err *err) {
+    const struct lk_chat_template *parsed;
+    return lk_vocab_chat_template(model->vocab, &parsed, err);
 }
 
 void lk_tokens_free(int32_t *tok) { free(tok); }

@@ -5,6 +5,7 @@
 #include "lowkey_serve.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- logits of the last evaluation ---- */
@@ -57,6 +58,27 @@ lk_sampler_opts lk_sampler_chat(void) {
                              .min_p = 0.05f,
                              .repeat_penalty = 1,
                              .repeat_last_n = 64};
+}
+
+lk_sampler_opts lk_model_sampling(const lk_model *model) {
+    lk_sampler_opts o = lk_sampler_chat();
+    float whole[2] = {(float)o.top_k, (float)o.repeat_last_n};
+    const struct {
+        const char *name;
+        float *out;
+        double min, max;
+    } keys[] = {{"temp", &o.temperature, 0, 2}, {"top_p", &o.top_p, 1e-3, 1},
+                {"min_p", &o.min_p, 0, 1},      {"penalty_repeat", &o.repeat_penalty, 0.01, 100},
+                {"top_k", &whole[0], 0, 1e6},   {"penalty_last_n", &whole[1], 1, 1 << 20}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char key[60];
+        snprintf(key, sizeof key, "general.sampling.%s", keys[i].name);
+        double value = lk_vocab_number(model->vocab, key, (double)*keys[i].out);
+        if (value >= keys[i].min && value <= keys[i].max) *keys[i].out = (float)value;
+    }
+    o.top_k = (int32_t)whole[0];
+    o.repeat_last_n = (int32_t)whole[1];
+    return o;
 }
 
 lk_status lk_sampler_new(lk_sampler **out, const lk_model *model, const lk_sampler_opts *opts,

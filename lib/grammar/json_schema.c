@@ -31,6 +31,7 @@
 enum {
     MAX_SCHEMA = 1 << 20, /* bytes of schema */
     N_TYPE = 7,           /* types of JSON Schema */
+    MAX_MERGED = 64,      /* schemas of a choice next to other keywords */
 };
 
 static int add_schema_rule(struct lk_schema_grammar *g, const json_t *schema);
@@ -192,6 +193,95 @@ static bool write_types(struct lk_schema_grammar *g, const json_t *schema, const
     return true;
 }
 
+/* Append the strings of a list to another one that does not have them. False: out of memory. */
+static bool add_names(json_t *to, const json_t *from) {
+    json_t *keys = lk_json_keys(to), *item;
+    size_t i;
+    bool good = keys != NULL;
+    json_array_foreach(from, i, item) {
+        const char *name = json_string_value(item);
+        if (good && (!name || !json_object_get(keys, name)))
+            good = json_array_append(to, item) == 0;
+    }
+    json_decref(keys);
+    return good;
+}
+
+/* Add the keywords of `part` to `to`: names of "required" and "properties" are collected, others
+ * must agree. False: the status is set. */
+static bool merge_keywords(struct lk_schema_grammar *g, json_t *to, const json_t *part,
+                           const char *choice) {
+    const char *key;
+    json_t *value;
+    char what[60];
+    if (!json_is_object(part)) return lk_schema_fail_invalid(g, "a choice holds no schemas");
+    json_object_foreach((json_t *)part, key, value) {
+        json_t *there = json_object_get(to, key);
+        bool good = true;
+        if (!there)
+            good = json_object_set_new(to, key, json_copy(value)) == 0;
+        else if (strcmp(key, "required") == 0 && json_is_array(there))
+            good = add_names(there, value);
+        else if (strcmp(key, "properties") == 0 && json_is_object(there))
+            good = json_object_update(there, value) == 0;
+        else if (!json_equal(there, value) && !lk_schema_is_annotation(key)) {
+            snprintf(what, sizeof what, "%s together with %.30s", choice, key);
+            return lk_schema_fail_unsupported(g, what);
+        }
+        if (!good) return lk_schema_fail_no_memory(g);
+    }
+    return true;
+}
+
+/* The schema without `choice`, and with the keywords of `part`; borrowed. NULL: the status is set.
+ */
+static const json_t *merge_schemas(struct lk_schema_grammar *g, const json_t *schema,
+                                   const json_t *part, const char *choice) {
+    json_t *out = json_object(), *base = json_copy((json_t *)schema);
+    if (!g->merged) g->merged = json_array();
+    bool good = out && base && json_array_append(g->merged, out) == 0;
+    json_object_del(base, choice); /* which it may not have */
+    if (!good) lk_schema_fail_no_memory(g);
+    if (good && json_object_get(part, "$ref"))
+        good = lk_schema_fail_unsupported(g, "$ref in a choice next to other keywords");
+    good = good && merge_keywords(g, out, base, choice) && merge_keywords(g, out, part, choice);
+    json_decref(base);
+    json_decref(out); /* g->merged has it */
+    return good ? out : NULL;
+}
+
+/* Does the schema have keywords that restrict the value, next to `choice`? */
+static bool has_more(const json_t *schema, const char *choice) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)schema, key,
+                        value) if (strcmp(key, choice) != 0 &&
+                                   !lk_schema_is_annotation(key)) return true;
+    return false;
+}
+
+/* "anyOf" next to other keywords, which hold for every alternative; and all schemas of "allOf" as
+ * one. */
+static bool write_merged(struct lk_schema_grammar *g, const json_t *schema, const char *choice,
+                         struct lk_buf *body) {
+    const json_t *list = json_object_get(schema, choice);
+    bool all = strcmp(choice, "allOf") == 0;
+    json_t *parts = json_array();
+    const json_t *merged = schema;
+    bool good = parts && json_array_size(list) > 0;
+    if (parts && !good) lk_schema_fail_invalid(g, "a choice has no alternatives");
+    if (json_array_size(list) > MAX_MERGED) good = fail_too_large(g);
+    for (size_t i = 0; good && i < json_array_size(list); i++) {
+        merged = merge_schemas(g, all ? merged : schema, json_array_get(list, i), choice);
+        good = merged && (all || json_array_append(parts, (json_t *)merged) == 0);
+    }
+    if (good && all) good = json_array_append(parts, (json_t *)merged) == 0;
+    good = good && write_alternatives(g, parts, body);
+    json_decref(parts);
+    if (!good && !g->status) lk_schema_fail_no_memory(g);
+    return good;
+}
+
 static bool write_schema(struct lk_schema_grammar *g, const json_t *schema, struct lk_buf *body) {
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     const json_t *type = json_object_get(schema, "type"), *part;
@@ -208,11 +298,10 @@ static bool write_schema(struct lk_schema_grammar *g, const json_t *schema, stru
         return lk_schema_check_keywords(g, schema, known) && write_values(g, part, type, body);
     }
     for (int i = 0; i < 3; i++) {
-        const char *const known[] = {choices[i], NULL};
         if (!(part = json_object_get(schema, choices[i]))) continue;
-        if (i == 2 && json_array_size(part) > 1)
-            return lk_schema_fail_unsupported(g, "allOf with more than one schema");
-        return lk_schema_check_keywords(g, schema, known) && write_alternatives(g, part, body);
+        bool merges = has_more(schema, choices[i]) || (i == 2 && json_array_size(part) > 1);
+        return merges ? write_merged(g, schema, choices[i], body)
+                      : write_alternatives(g, part, body);
     }
     if (json_is_array(type)) return write_types(g, schema, type, body);
     if (json_is_string(type)) return lk_schema_write_type(g, schema, json_string_value(type), body);
@@ -313,6 +402,7 @@ lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, l
     g->err = err;
     g->add_rule = add_schema_rule;
     int rule = add_schema_rule(g, root);
+    json_decref(g->merged);
     json_decref(root);
     lk_buf_printf(&g->out, "root ::= r%d\n", rule);
     lk_buf_append_str(&g->out, common_rules);

@@ -32,8 +32,7 @@ bool lk_schema_is_in(const char *word, const char *const *list) {
     return false;
 }
 
-bool lk_schema_check_keywords(struct lk_schema_grammar *g, const json_t *schema,
-                              const char *const *known) {
+bool lk_schema_is_annotation(const char *key) {
     static const char *const annotations[] = {"title",
                                               "description",
                                               "default",
@@ -53,10 +52,15 @@ bool lk_schema_check_keywords(struct lk_schema_grammar *g, const json_t *schema,
                                               "contentMediaType",
                                               "contentEncoding",
                                               NULL};
+    return lk_schema_is_in(key, annotations);
+}
+
+bool lk_schema_check_keywords(struct lk_schema_grammar *g, const json_t *schema,
+                              const char *const *known) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)schema, key, value) {
-        if (!lk_schema_is_in(key, known) && !lk_schema_is_in(key, annotations))
+        if (!lk_schema_is_in(key, known) && !lk_schema_is_annotation(key))
             return lk_schema_fail_unsupported(g, key);
     }
     return true;

@@ -28,6 +28,7 @@ struct lk_schema_grammar {
         size_t at, len;          /* len 0: not complete */
     } made[LK_SCHEMA_MAX_RULES]; /* one rule per schema, so that a schema may refer to itself */
     int n_made;
+    json_t *merged; /* schemas that were made of others: they live as long as the grammar */
     /* The number of a rule that accepts what `schema` accepts, -1 after an error. */
     int (*add_rule)(struct lk_schema_grammar *g, const json_t *schema);
     lk_status status; /* of the first error */
@@ -41,6 +42,9 @@ bool lk_schema_fail_no_memory(struct lk_schema_grammar *g);
 
 /* Is the word in a list that ends with NULL? */
 bool lk_schema_is_in(const char *word, const char *const *list);
+
+/* Is it a keyword that does not restrict the value, such as "title"? */
+bool lk_schema_is_annotation(const char *key);
 
 /* Reject keywords other than `known` and annotations, which do not restrict the value. */
 bool lk_schema_check_keywords(struct lk_schema_grammar *g, const json_t *schema,

@@ -111,12 +111,10 @@ static bool write_string(struct lk_schema_grammar *g, const json_t *schema, stru
         return false;
     if ((given && !json_is_string(given)) || (format && !json_is_string(format)))
         return lk_schema_fail_invalid(g, "'pattern' or 'format' is not a string");
-    const char *keyword = given ? "pattern" : "format",
-               *pattern = given    ? json_string_value(given)
-                          : format ? lk_string_format_pattern(json_string_value(format))
-                                   : NULL;
-    if (given && format && lk_string_format_pattern(json_string_value(format)))
-        return lk_schema_fail_unsupported(g, "pattern together with format");
+    /* Libraries that write both mean the same by them. The format's own pattern is narrow. */
+    const char *of_format = format ? lk_string_format_pattern(json_string_value(format)) : NULL,
+               *keyword = of_format ? "format" : "pattern",
+               *pattern = of_format ? of_format : json_string_value(given);
     lk_buf_append_str(body, "\"\\\"\" ");
     if (pattern) {
         lk_err reason = {0};
@@ -244,9 +242,23 @@ static bool write_properties(struct lk_schema_grammar *g, const json_t *schema,
     return good;
 }
 
+/* Does a schema of "propertyNames" accept every name? */
+static bool accepts_all_names(const json_t *names) {
+    const char *key;
+    json_t *value;
+    if (names && !json_is_object(names)) return json_is_true(names);
+    json_object_foreach((json_t *)names, key, value) {
+        const char *type = json_string_value(value);
+        if (strcmp(key, "type") == 0 ? !type || strcmp(type, "string") != 0
+                                     : !lk_schema_is_annotation(key))
+            return false;
+    }
+    return true;
+}
+
 static bool check_object(struct lk_schema_grammar *g, const json_t *schema) {
-    static const char *const known[] = {"type", "properties", "required", "additionalProperties",
-                                        NULL};
+    static const char *const known[] = {
+        "type", "properties", "required", "additionalProperties", "propertyNames", NULL};
     const json_t *properties = json_object_get(schema, "properties"),
                  *required = json_object_get(schema, "required"),
                  *others = json_object_get(schema, "additionalProperties");
@@ -255,6 +267,8 @@ static bool check_object(struct lk_schema_grammar *g, const json_t *schema) {
         return lk_schema_fail_invalid(g, "'properties' is not an object");
     if (required && !json_is_array(required))
         return lk_schema_fail_invalid(g, "'required' is not an array");
+    if (!accepts_all_names(json_object_get(schema, "propertyNames")))
+        return lk_schema_fail_unsupported(g, "propertyNames");
     if (others && !json_is_boolean(others) && !json_is_object(others))
         return lk_schema_fail_invalid(g, "'additionalProperties' is not a schema");
     if (json_array_size(required) > json_object_size(properties))

@@ -407,11 +407,161 @@ static lk_status gguf_parse(struct gguf_context **gguf, const struct lk_mapping 
     return lk_fail(err, LK_E_FORMAT, "ggml cannot parse the GGUF file %s", path);
 }
 
-lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
-                       struct lk_ledger *ledger, lk_err *err) {
+static lk_status open_file(struct lk_mapping *map, struct gguf_context **gguf, const char *path,
+                           struct lk_ledger *ledger, lk_err *err) {
     lk_status status = lk_mapping_open(map, path, err);
     if (!status) status = lk_gguf_check(map->data, map->size, ledger, err);
+    return status ? status : gguf_parse(gguf, map, path, err);
+}
+
+/* ---- models in several files ----
+ *
+ * Each part is a GGUF file with some of the tensors; the first one has the metadata. They become
+ * one file in memory, because ggml requires the tensors of a file one after the other. */
+
+enum {
+    MAX_PARTS = 999,
+    PART_SUFFIX = 20,       /* "-00001-of-00003.gguf" */
+    SMALL_TENSOR = 1 << 20, /* bytes; a header is read with the norms, which identify the model */
+};
+
+static const char split_count[] = "split.count", split_no[] = "split.no";
+
+bool lk_gguf_part_path(const char *path, int part, char *out, size_t cap) {
+    static const char digits[] = "0123456789";
+    size_t len = strlen(path);
+    const char *end = len > PART_SUFFIX ? path + len - PART_SUFFIX : "";
+    if (end[0] != '-' || strspn(end + 1, digits) != 5 || strncmp(end + 6, "-of-", 4) != 0 ||
+        strspn(end + 10, digits) != 5 || strcmp(end + 15, ".gguf") != 0)
+        return false;
+    int n = snprintf(out, cap, "%.*s-%05d%s", (int)(end - path), path, part, end + 6);
+    return n > 0 && (size_t)n < cap;
+}
+
+struct parts {
+    int n;
+    struct lk_mapping *map;      /* [n] */
+    struct gguf_context **gguf;  /* [n] */
+    struct ggml_context *tensor; /* of all parts, without data */
+    struct gguf_context *whole;
+    bool is_repeated; /* two parts have a tensor of the same name */
+};
+
+/* The header of the whole model. May throw. */
+static void add_parts(void *arg) {
+    struct parts *p = arg;
+    size_t n_tensor = 1;
+    for (int i = 0; i < p->n; i++) n_tensor += (size_t)gguf_get_n_tensors(p->gguf[i]);
+    p->tensor = ggml_init(
+        (struct ggml_init_params){.mem_size = n_tensor * ggml_tensor_overhead(), .no_alloc = true});
+    p->whole = gguf_init_empty();
+    if (!p->tensor || !p->whole) return;
+    gguf_set_kv(p->whole, p->gguf[0]);
+    gguf_remove_key(p->whole, split_count);
+    gguf_remove_key(p->whole, split_no);
+    gguf_remove_key(p->whole, "split.tensors.count");
+    gguf_remove_key(p->whole, "general.alignment"); /* the new one has the default */
+    for (int i = 0; i < p->n; i++)
+        for (int64_t k = 0; k < gguf_get_n_tensors(p->gguf[i]); k++) {
+            const char *name = gguf_get_tensor_name(p->gguf[i], k);
+            p->is_repeated |= gguf_find_tensor(p->whole, name) >= 0;
+            if (p->is_repeated) return;
+            struct ggml_tensor *t =
+                ggml_new_tensor(p->tensor, gguf_get_tensor_type(p->gguf[i], k), GGML_MAX_DIMS,
+                                gguf_get_tensor_ne(p->gguf[i], k));
+            ggml_set_name(t, name);
+            gguf_add_tensor(p->whole, t);
+        }
+}
+
+/* Copy header and data into memory of its own. header_only: without large tensors. */
+static lk_status copy_parts(const struct parts *p, bool header_only, struct lk_mapping *out,
+                            lk_err *err) {
+    size_t n_meta = gguf_get_meta_size(p->whole), align = gguf_get_alignment(p->whole);
+    int64_t n = gguf_get_n_tensors(p->whole), id = 0;
+    size_t size = n_meta;
+    if (n > 0)
+        size += gguf_get_tensor_offset(p->whole, n - 1) +
+                (gguf_get_tensor_size(p->whole, n - 1) + align - 1) / align * align;
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for a model of %zu MiB in %d files",
+                       size >> 20, p->n);
+    out->data = data;
+    out->size = size;
+    gguf_get_meta_data(p->whole, data);
+    for (int i = 0; i < p->n; i++) {
+        const struct lk_mapping *from = &p->map[i];
+        for (int64_t k = 0; k < gguf_get_n_tensors(p->gguf[i]); k++, id++) {
+            if (header_only && gguf_get_tensor_size(p->gguf[i], k) > SMALL_TENSOR) continue;
+            memcpy(out->data + n_meta + gguf_get_tensor_offset(p->whole, id),
+                   from->data + gguf_get_data_offset(p->gguf[i]) +
+                       gguf_get_tensor_offset(p->gguf[i], k),
+                   gguf_get_tensor_size(p->gguf[i], k));
+        }
+        lk_mapping_drop_pages(from, from->data, from->size);
+    }
+    return LK_OK;
+}
+
+static lk_status open_part(struct parts *p, int i, const char *path, struct lk_ledger *ledger,
+                           lk_err *err) {
+    char name[4096];
+    int32_t number = -1, count = 0;
+    if (!lk_gguf_part_path(path, i + 1, name, sizeof name))
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the model is split into %d files, and the name of this one does not end in "
+                       "-00001-of-%05d.gguf: rename the files, or merge them with llama-gguf-split "
+                       "--merge",
+                       p->n, p->n);
+    lk_status status = open_file(&p->map[i], &p->gguf[i], name, ledger, err);
+    struct lk_gguf_reader r = {.gguf = p->gguf[i]};
+    if (!status) status = lk_gguf_read_int(&r, split_count, LK_REQUIRED, 0, INT32_MAX, &count, err);
+    if (!status) status = lk_gguf_read_int(&r, split_no, LK_REQUIRED, 0, INT32_MAX, &number, err);
+    if (status || (number == i && count == p->n)) return status;
+    return lk_fail(err, LK_E_FORMAT, "%s is not part %d of %d of the model", name, i + 1, p->n);
+}
+
+/* Replace the part that was opened by the whole model. */
+static lk_status open_parts(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
+                            int n, struct lk_ledger *ledger, lk_err *err) {
+    size_t n_map = (size_t)n * sizeof(struct lk_mapping), n_gguf = (size_t)n * sizeof(void *);
+    struct parts p = {.n = n,
+                      .map = lk_alloc(ledger, LK_FOR_OTHER, n_map),
+                      .gguf = lk_alloc(ledger, LK_FOR_OTHER, n_gguf)};
+    struct lk_mapping whole = {0};
+    lk_status status =
+        p.map && p.gguf ? LK_OK : lk_fail(err, LK_E_NOMEM, "out of memory for %d files", n);
+    for (int i = 0; !status && i < n; i++) status = open_part(&p, i, path, ledger, err);
+    if (!status) status = lk_cxx_call(add_parts, &p, err);
+    if (!status && p.is_repeated)
+        status = lk_fail(err, LK_E_FORMAT, "two parts of the model have the same tensor");
+    if (!status && (!p.tensor || !p.whole))
+        status = lk_fail(err, LK_E_NOMEM, "out of memory for %d files", n);
+    if (!status) status = copy_parts(&p, r->header_only, &whole, err);
+    for (int i = 0; p.map && p.gguf && i < n; i++) {
+        if (p.gguf[i]) gguf_free(p.gguf[i]);
+        lk_mapping_close(&p.map[i]);
+    }
+    if (p.whole) gguf_free(p.whole);
+    if (p.tensor) ggml_free(p.tensor);
+    lk_release(ledger, LK_FOR_OTHER, p.map, n_map);
+    lk_release(ledger, LK_FOR_OTHER, p.gguf, n_gguf);
+    if (status) return status;
+    gguf_free(r->gguf);
+    r->gguf = NULL;
+    lk_mapping_close(map);
+    *map = whole;
+    status = lk_gguf_check(map->data, map->size, ledger, err);
     return status ? status : gguf_parse(&r->gguf, map, path, err);
+}
+
+lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
+                       struct lk_ledger *ledger, lk_err *err) {
+    int32_t n = 1;
+    lk_status status = open_file(map, &r->gguf, path, ledger, err);
+    if (!status) status = lk_gguf_read_int(r, split_count, LK_OPTIONAL, 0, MAX_PARTS, &n, err);
+    return status || n <= 1 ? status : open_parts(map, r, path, n, ledger, err);
 }
 
 /* Find a key. *id is -1 if the key is absent and optional. */

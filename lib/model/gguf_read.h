@@ -31,13 +31,19 @@ struct gguf_context;
 struct lk_gguf_reader {
     struct gguf_context *gguf;
     char arch[32];
+    bool header_only; /* set by the caller of lk_gguf_open: only data of small tensors is needed */
 };
+
+/* The path of another part of a split model: "NAME-00002-of-00003.gguf" with the number `part`.
+ * False if the path has not this form, or the new one does not fit. */
+bool lk_gguf_part_path(const char *path, int part, char *out, size_t cap);
 
 enum lk_need { LK_OPTIONAL, LK_REQUIRED };
 
 /* Map `path`, check it (lk_gguf_check) and parse it, so that ggml reads the very bytes that were
  * checked. Whatever the result, the caller frees r->gguf if it is not NULL and closes *map.
- * Errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. */
+ * A part of a model that is split into several files opens all of them: *map is a copy of the whole
+ * model in memory. Errors: LK_E_IO, LK_E_FORMAT, LK_E_UNSUPPORTED, LK_E_NOMEM. */
 lk_status lk_gguf_open(struct lk_mapping *map, struct lk_gguf_reader *r, const char *path,
                        struct lk_ledger *ledger, lk_err *err);
 

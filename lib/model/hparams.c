@@ -18,14 +18,9 @@ enum {
 
 /* Reject models that need computations this library does not have. */
 static lk_status check_supported(const struct lk_gguf_reader *r, lk_err *err) {
-    int32_t parts = 1;
     bool causal = true;
-    lk_status status = lk_gguf_read_int(r, "split.count", LK_OPTIONAL, 0, INT32_MAX, &parts, err);
-    if (!status) status = lk_gguf_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
+    lk_status status = lk_gguf_read_bool(r, ".attention.causal", LK_OPTIONAL, &causal, err);
     if (status) return status;
-    if (parts > 1)
-        return lk_fail(err, LK_E_UNSUPPORTED, "the model is split into %d files; merge them first",
-                       parts);
     if (!causal)
         return lk_fail(err, LK_E_UNSUPPORTED,
                        "the model's attention is not causal; only decoders are supported");

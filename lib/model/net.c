@@ -371,6 +371,7 @@ lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net
     net->header_only = ld.opts.header_only;
     net->kernels = ld.opts.kernels ? ld.opts.kernels : lk_kernels_choose(NULL);
     lk_err why = {0};
+    ld.reader.header_only = ld.opts.header_only;
     lk_status status = lk_gguf_open(&ld.file, &ld.reader, path, ledger, &why);
     if (!status) status = load_net(net, &ld, &why);
     if (status && strstr(why.msg, path))

@@ -26,12 +26,14 @@ struct lk_vocab {
     struct lk_control_tokens control;
     _Atomic(struct lk_token_bytes *) bytes;  /* sorted; NULL until they are needed */
     _Atomic(struct lk_chat_template *) chat; /* NULL until it is needed */
+    char *given_template;                    /* instead of the file's; or NULL */
 };
 
 struct load_call {
     const char *path;
     struct llama_model *model;
     bool has_tokenizer; /* the file names one; libllama fails to load files that do not */
+    char pre[40];       /* its pre-tokenizer; empty: not named */
 };
 
 static void load_model(void *arg) {
@@ -46,6 +48,9 @@ static void look_for_tokenizer(void *arg) {
     struct gguf_context *gguf =
         gguf_init_from_file(c->path, (struct gguf_init_params){.no_alloc = true});
     c->has_tokenizer = gguf && gguf_find_key(gguf, "tokenizer.ggml.model") >= 0;
+    int64_t pre = gguf ? gguf_find_key(gguf, "tokenizer.ggml.pre") : -1;
+    if (pre >= 0 && gguf_get_kv_type(gguf, pre) == GGUF_TYPE_STRING)
+        snprintf(c->pre, sizeof c->pre, "%s", gguf_get_val_str(gguf, pre));
     if (gguf) gguf_free(gguf);
 }
 
@@ -106,8 +111,8 @@ lk_status lk_vocab_open(struct lk_vocab **out, const char *path, lk_err *err) {
     if (!status && !call.model && call.has_tokenizer)
         status = lk_fail(err, LK_E_FORMAT,
                          "libllama cannot load the tokenizer of %s: it is damaged or not "
-                         "supported, or memory ran out",
-                         path);
+                         "supported, or memory ran out (pre-tokenizer: %s)",
+                         path, call.pre[0] ? call.pre : "not named");
     if (call.model) {
         v->model = call.model;
         v->vocab = llama_model_get_vocab(v->model);
@@ -132,6 +137,7 @@ void lk_vocab_free(struct lk_vocab *vocab) {
     lk_control_tokens_free(&vocab->control);
     free(vocab->text);
     free(vocab->text_at);
+    free(vocab->given_template);
     if (vocab->model) llama_model_free(vocab->model);
     lk_token_bytes_free(atomic_load(&vocab->bytes));
     lk_chat_template_free(atomic_load(&vocab->chat));
@@ -224,7 +230,38 @@ bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok) {
     return tok >= 0 && tok < vocab->n_tok && llama_vocab_is_eog(vocab->vocab, tok);
 }
 
+const char *lk_vocab_lack(const struct lk_vocab *vocab) {
+    char name[8];
+    bool lacks =
+        vocab->model && llama_vocab_type(vocab->vocab) == LLAMA_VOCAB_TYPE_BPE &&
+        llama_model_meta_val_str(vocab->model, "tokenizer.ggml.pre", name, sizeof name) < 0;
+    return lacks
+               ? "warning: the model file does not name its pre-tokenizer (tokenizer.ggml.pre), so "
+                 "texts may become other tokens than in training, and answers worse; convert the "
+                 "model again"
+               : NULL;
+}
+
+double lk_vocab_number(const struct lk_vocab *vocab, const char *key, double absent) {
+    char text[40], *end = text;
+    if (!vocab->model || llama_model_meta_val_str(vocab->model, key, text, sizeof text) <= 0)
+        return absent;
+    double value = strtod(text, &end);
+    return end > text && *end == 0 ? value : absent;
+}
+
+lk_status lk_vocab_set_chat_template(struct lk_vocab *vocab, const char *text, lk_err *err) {
+    const struct lk_chat_template *parsed;
+    char *copy = strdup(text);
+    if (!copy) return lk_fail(err, LK_E_NOMEM, "out of memory: chat template");
+    free(vocab->given_template);
+    vocab->given_template = copy;
+    lk_chat_template_free(atomic_exchange(&vocab->chat, NULL));
+    return lk_vocab_chat_template(vocab, &parsed, err);
+}
+
 const char *lk_vocab_chat_template_text(const struct lk_vocab *vocab) {
+    if (vocab->given_template) return vocab->given_template;
     return vocab->model ? llama_model_chat_template(vocab->model, NULL) : NULL;
 }
 
@@ -242,7 +279,8 @@ lk_status lk_vocab_chat_template(const struct lk_vocab *vocab, const struct lk_c
     if (!texts.template) return lk_fail(err, LK_E_UNSUPPORTED, "the model has no chat template");
     if (!chat) {
         const struct lk_special_tokens special = lk_vocab_special(vocab);
-        texts.tool_template = llama_model_chat_template(vocab->model, "tool_use");
+        if (!vocab->given_template)
+            texts.tool_template = llama_model_chat_template(vocab->model, "tool_use");
         texts.bos = control_text(vocab, special.bos);
         texts.eos = control_text(vocab, special.eos);
         lk_status status = lk_chat_template_new(&made, &texts, err);

@@ -54,6 +54,16 @@ bool lk_vocab_groups_digits(const struct lk_vocab *vocab);
 /* True for tokens that end generation. */
 bool lk_vocab_is_eog(const struct lk_vocab *vocab, int32_t tok);
 
+/* Why texts may be split into other tokens than in the model's training; static; NULL: nothing is
+ * known to be wrong. */
+const char *lk_vocab_lack(const struct lk_vocab *vocab);
+
+/* A number among the keys of the model file; `absent` if it is not there or not a number. */
+double lk_vocab_number(const struct lk_vocab *vocab, const char *key, double absent);
+
+/* Like lk_model_set_chat_template. */
+lk_status lk_vocab_set_chat_template(struct lk_vocab *vocab, const char *text, lk_err *err);
+
 /* The text of the model's chat template (Jinja), borrowed; NULL if it has none. */
 const char *lk_vocab_chat_template_text(const struct lk_vocab *vocab);
 

@@ -28,7 +28,7 @@ enum { MAX_KEYS = 256 };
 struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv, name, allow_host;
-    const char *host, *key_file, *draft, *origin, *session_dir;
+    const char *host, *key_file, *draft, *origin, *session_dir, *chat_template;
     int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
         cache_limit, store_limit, max_body, request_memory;
     double queue_s, time_s, slice_ms;
@@ -182,6 +182,22 @@ static struct opt_group cache_options(struct serve_args *a) {
         }};
 }
 
+/* Use the template of the file, if one is given, and say now if chats cannot be served. */
+static int set_chat_template(const char *path, lk_model *model) {
+    enum { MAX_TEMPLATE = 1 << 20 };
+    struct lk_buf text = {0};
+    lk_err err = {0};
+    int status = path ? read_text_file(path, "chat template", MAX_TEMPLATE, &text) : STATUS_OK;
+    if (!status && path && lk_model_set_chat_template(model, lk_buf_cstr(&text), &err))
+        status = print_error("the chat template %s cannot be used: %s", path, err.msg);
+    lk_buf_free(&text);
+    if (!path && lk_model_check_chat_template(model, &err))
+        print_error("warning: chats will be refused: %s; give a template in Jinja with "
+                    "--chat-template-file FILE",
+                    err.msg);
+    return status;
+}
+
 static int read_args(const struct command *command, int argc, char **argv, struct serve_args *a) {
     const struct opt_group groups[] = {
         network_options(a),
@@ -189,6 +205,9 @@ static int read_args(const struct command *command, int argc, char **argv, struc
         model_options(&a->model, MODEL_RUN),
         {"Answers",
          {
+             {0, "chat-template-file", "FILE",
+              "chat template (Jinja) to use instead of the model file's", OPT_TEXT,
+              &a->chat_template},
              {'n', "tokens", "N",
               "maximum number of tokens of an answer (default: the rest of the context)", OPT_INT,
               &a->n, 1, 1 << 24},
@@ -511,6 +530,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     a.model.n_ctx = a.ctx;
     a.n_here = command->n_local_rank > 1 ? command->n_local_rank : 1;
     if (!status) status = model_open(&a.model, true, &s.model);
+    if (!status) status = set_chat_template(a.chat_template, s.model);
     if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {
         set_names(&a, &s);

@@ -109,6 +109,8 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     if (opened) return print_lk_error(&err);
     const char *lack = lk_model_get_info(*out).kernels_lack;
     if (lack) print_error("%s", lack);
+    lack = lk_model_get_info(*out).tokenizer_lack;
+    if (lack) print_error("%s", lack);
     return STATUS_OK;
 }
 

@@ -36,7 +36,8 @@ static const struct foreign_option table[] = {
     {"-sys --system-prompt", "use --system TEXT ('run' needs --chat too)"},
     {"-sysf --system-prompt-file", "use --system \"$(cat FILE)\" ('run' needs --chat too)"},
     {"--jinja --no-jinja --chat-template --chat-template-file --chat-template-kwargs",
-     "the chat template comes from the model file; leave it out"},
+     "the chat template comes from the model file; 'lowkey serve' has --chat-template-file, and "
+     "requests have chat_template_kwargs"},
     {"--in-prefix --in-suffix --in-prefix-bos -r --reverse-prompt",
      "'lowkey chat' takes turns by the model's chat template; leave it out"},
     {"--prompt-cache --prompt-cache-all --prompt-cache-ro", "use 'lowkey run --session FILE'"},

@@ -74,7 +74,7 @@ static const char *token_of(const struct lk_server_opts *o, int32_t tok) {
 
 json_t *lk_llamacpp_props(const struct lk_server_opts *o) {
     lk_model_info info = lk_model_get_info(o->model);
-    lk_sampler_opts sampling = lk_sampler_chat();
+    lk_sampler_opts sampling = lk_model_sampling(o->model);
     const char *chat_template = lk_model_chat_template(o->model);
     json_t *settings =
         json_pack("{s:i, s:o}", "n_ctx", o->n_ctx, "params", lk_llamacpp_settings(o, &sampling));

@@ -107,12 +107,13 @@ static bool parse_bias(struct lk_request *request, struct lk_api_error *error) {
 
 /* Parse temperature, penalties, seed, logit_bias and the like from request->body into
  * request->sampling. False: see `error`. */
-static bool parse_sampling(struct lk_request *request, struct lk_api_error *error) {
+static bool parse_sampling(struct lk_request *request, const struct lk_server_opts *opts,
+                           struct lk_api_error *error) {
     const json_t *b = request->body;
     lk_sampler_opts *s = &request->sampling;
-    *s = lk_sampler_chat();
+    *s = opts->model ? lk_model_sampling(opts->model) : lk_sampler_chat();
     double temperature = (double)s->temperature, top_p = (double)s->top_p, min_p = (double)s->min_p,
-           repeat = 1, frequency = 0, presence = 0;
+           repeat = (double)s->repeat_penalty, frequency = 0, presence = 0;
     int64_t top_k = s->top_k, last_n = s->repeat_last_n;
     bool good = lk_json_field_real(b, "temperature", 0, 2, &temperature, error) &&
                 lk_json_field_real(b, "top_p", 0, 1, &top_p, error) &&
@@ -418,7 +419,7 @@ bool lk_request_parse_json(struct lk_request *request, const struct lk_server_op
     if (!request->body || !check_modalities(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
         !parse_stop(request, error) || !parse_stop_tokens(request, error) ||
-        !parse_sampling(request, error) || !parse_max_tokens(request, error) ||
+        !parse_sampling(request, opts, error) || !parse_max_tokens(request, error) ||
         !parse_stream(request, error) ||
         !lk_json_field_bool(request->body, "cache_prompt", &request->reuse, error) ||
         !lk_json_field_int(request->body, "n", 1, LK_MAX_N, &n, error) ||

@@ -65,6 +65,31 @@ static void values(void **state) {
     check_texts("{\"const\": {\"a\": 1}}", TEXTS("{\"a\":1}"), TEXTS("{}"));
 }
 
+/* Keywords next to a choice hold for each of its schemas. */
+static void merged_schemas(void **state) {
+    check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}, \"b\": "
+                "{\"const\": 2}}, \"anyOf\": [{\"required\": [\"a\"]}, {\"required\": [\"b\"]}]}",
+                TEXTS("{\"a\": 1}", "{\"b\": 2}", "{\"a\": 1, \"b\": 2}"), TEXTS("{}"));
+    check_texts("{\"allOf\": [{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}}, "
+                "\"required\": [\"a\"]}, {\"properties\": {\"b\": {\"const\": 2}}, \"required\": "
+                "[\"b\", \"a\"]}]}",
+                TEXTS("{\"a\": 1, \"b\": 2}"), TEXTS("{\"a\": 1}", "{\"b\": 2}"));
+    check_texts("{\"type\": \"string\", \"oneOf\": [{\"const\": \"x\"}, {\"enum\": [\"y\"]}], "
+                "\"title\": \"t\"}",
+                TEXTS("\"x\"", "\"y\""), TEXTS("\"z\""));
+    check_texts("{\"allOf\": [{}, {\"type\": \"null\"}]}", TEXTS("null"), TEXTS("1"));
+}
+
+/* What libraries write next to each other: a format with its pattern, and names of any form. */
+static void redundant_keywords(void **state) {
+    check_texts("{\"type\": \"string\", \"format\": \"email\", \"pattern\": "
+                "\"^(?!\\\\.)(?!.*\\\\.\\\\.)([A-Za-z0-9_'+\\\\-\\\\.]*)@x$\"}",
+                TEXTS("\"a@b.org\""), TEXTS("\"a\""));
+    check_texts("{\"type\": \"object\", \"propertyNames\": {\"type\": \"string\"}, "
+                "\"additionalProperties\": {\"type\": \"null\"}}",
+                TEXTS("{}", "{\"k\": null}"), TEXTS("{\"k\": 1}"));
+}
+
 static void arrays(void **state) {
     check_texts("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}",
                 TEXTS("[]", "[1]", "[1,2, 3]"), TEXTS("[\"a\"]", "[1,]"));
@@ -179,7 +204,12 @@ static void rejected_schemas(void **state) {
         {"{\"anyOf\": []}", LK_E_FORMAT, "alternatives"},
         {"{\"enum\": []}", LK_E_FORMAT, "enum"},
         {"{\"type\": \"integer\", \"enum\": [\"a\"]}", LK_E_FORMAT, "enum"},
-        {"{\"allOf\": [{}, {}]}", LK_E_UNSUPPORTED, "allOf"},
+        {"{\"allOf\": [{\"type\": \"null\"}, {\"type\": \"string\"}]}", LK_E_UNSUPPORTED,
+         "allOf together with type"},
+        {"{\"type\": \"string\", \"anyOf\": [{\"type\": \"null\"}]}", LK_E_UNSUPPORTED,
+         "anyOf together with type"},
+        {"{\"type\": \"object\", \"propertyNames\": {\"pattern\": \"^a\"}}", LK_E_UNSUPPORTED,
+         "propertyNames"},
         {"{\"$ref\": \"#/nowhere\"}", LK_E_UNSUPPORTED, "#/nowhere"},
         {"{\"$ref\": \"http://x.example/s\"}", LK_E_UNSUPPORTED, "http://x.example/s"},
         {"{\"$ref\": 1}", LK_E_UNSUPPORTED, "$ref"},
@@ -468,6 +498,8 @@ int main(void) {
         cmocka_unit_test(scalars),
         cmocka_unit_test(values),
         cmocka_unit_test(arrays),
+        cmocka_unit_test(merged_schemas),
+        cmocka_unit_test(redundant_keywords),
         cmocka_unit_test(objects),
         cmocka_unit_test(choices_and_references),
         cmocka_unit_test(references_within_an_id),

@@ -6,7 +6,10 @@ usage: agents_check.py LOWKEY [NAME...]    only the checks NAME, if any is given
 import http.client
 import json
 import os
+import random
 import re
+import struct
+import subprocess
 import sys
 import tempfile
 
@@ -259,7 +262,87 @@ def check_bodies(server):
     connection.close()
 
 
-CHECKS = [check_fields, check_overflow, check_models, check_volatile, check_bodies]
+# ---- model files ----
+
+def write_changed(path, change):
+    """A tiny model whose metadata `change` has edited."""
+    original = tiny_model.metadata
+    tiny_model.metadata = lambda *a, **k: change(original(*a, **k))
+    try:
+        tiny_model.write_model(path)
+    finally:
+        tiny_model.metadata = original
+
+
+def check_files(server):
+    program = server.program
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "m.gguf")
+        numbers = {"temp": 0.25, "top_p": 0.5, "min_p": 0.125, "penalty_repeat": 1.5}
+
+        def recommend(entries):
+            entries |= {"general.sampling." + key: tiny_model.pack_value(tiny_model.F32, value)
+                        for key, value in numbers.items()}
+            entries["general.sampling.top_k"] = tiny_model.pack_value(tiny_model.U32, 7)
+            del entries["tokenizer.ggml.pre"]
+            return entries
+
+        write_changed(path, recommend)
+        with Server(program, ["-t", "1", "-c", "1k"], model=path) as other:
+            settings = other.ask("GET", "/props").json()["default_generation_settings"]["params"]
+            expect("the file's sampling is the default", [settings[key] for key in (
+                "temperature", "top_p", "min_p", "repeat_penalty", "top_k")] ==
+                   [0.25, 0.5, 0.125, 1.5, 7], settings)
+            _, _, reply = post(other, "/completion", {"prompt": "x", "n_predict": 1, "top_k": 3})
+            settings = reply["generation_settings"]
+            expect("a request's fields go first", settings["top_k"] == 3 and
+                   settings["temperature"] == 0.25, settings)
+            expect("a missing pre-tokenizer is told", "tokenizer.ggml.pre" in other.messages(),
+                   other.messages())
+
+        def other_language(entries):
+            entries["tokenizer.chat_template"] = tiny_model.pack_value(
+                tiny_model.STRING, "{{ if .System }}<|im_start|>{{ .System }}{{ end }}{{ .Prompt }}")
+            return entries
+
+        write_changed(path, other_language)
+        with Server(program, ["-t", "1", "-c", "1k"], model=path) as other:
+            expect("a template of another language is told at the start",
+                   "--chat-template-file" in other.messages(), other.messages())
+        # a model in three files opens by any of them
+        rng = random.Random(1)
+        tensors = [(name, shape, 0, tiny_model.tensor_data(rng, name, shape, deviation))
+                   for name, shape, deviation in tiny_model.tensors()]
+        split = []
+        for i, part in enumerate((tensors[:5], tensors[5:6], tensors[6:])):
+            entries = tiny_model.metadata(16384) if i == 0 else {}
+            entries |= {"split.no": struct.pack("<IH", 2, i), "split.count": struct.pack("<IH", 2, 3),
+                        "split.tensors.count": struct.pack("<Ii", 5, len(tensors))}
+            split.append(os.path.join(folder, f"s-{i + 1:05d}-of-00003.gguf"))
+            with open(split[-1], "wb") as file:
+                file.write(tiny_model.gguf_bytes(entries, part))
+        body = {"prompt": "hello world", "max_tokens": 8, "temperature": 0}
+        _, _, want = post(server, "/v1/completions", body)
+        for model in split:
+            with Server(program, ["-t", "1", "-c", "4k"], model=model) as other:
+                _, _, reply = post(other, "/v1/completions", body)
+                expect("a split model answers as the whole one",
+                       reply["choices"][0]["text"] == want["choices"][0]["text"], reply)
+        os.remove(split[1])
+        refused = subprocess.run([program, "info", "-m", split[2]], capture_output=True, check=False)
+        expect("a missing part is named", refused.returncode != 0 and
+               b"s-00002-of-00003.gguf" in refused.stderr, refused.stderr)
+        template = os.path.join(folder, "template")
+        with open(template, "w", encoding="ascii") as file:
+            file.write("{% for m in messages %}[{{ m.role }}|{{ m.content }}{{ flag }}]{% endfor %}")
+        with Server(program, ["-t", "1", "-c", "1k", "--chat-template-file", template],
+                    model=path) as other:
+            expect("no warning with a template", "warning" not in other.messages(), other.messages())
+            _, _, reply = post(other, "/apply-template", {**ASK, "chat_template_kwargs": {"flag": "!"}})
+            expect("the given template is used", reply.get("prompt") == "[user|hello there!]", reply)
+
+
+CHECKS = [check_files, check_fields, check_overflow, check_models, check_volatile, check_bodies]
 
 
 def main():
