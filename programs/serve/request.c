@@ -722,6 +722,14 @@ static bool leave_out_turns(struct lk_request *request, const struct lk_server_o
     return good;
 }
 
+/* Agents shorten a conversation themselves when they read that it does not fit; turns that are left
+ * out would end their work without a word. Their requests have tools. */
+static bool is_of_agent(const struct lk_request *request) {
+    const char *truncation = json_string_value(json_object_get(request->original, "truncation"));
+    return json_array_size(json_object_get(request->body, "tools")) > 0 &&
+           !(truncation && strcmp(truncation, "auto") == 0);
+}
+
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     if (request->max_tokens == 0 && !request->echo && !request->may_be_empty)
@@ -732,6 +740,7 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     if (request->chat && (!lk_request_reject(request, "suffix", 0, error) ||
                           !lk_request_reject(request, "n_probs", 0, error)))
         return false;
+    request->all_turns = request->all_turns || is_of_agent(request);
     if (request->chat && !prepare_chat(request, opts, error) &&
         !(is_too_long(error) && !request->all_turns && leave_out_turns(request, opts, error))) {
         if (!is_too_long(error)) return false;

@@ -475,6 +475,16 @@ static void all_chat_apis_leave_out_turns(void **state) {
     json_decref(reply);
     json_object_set_new(body, "truncation", json_string("disabled"));
     json_decref(post_json(server, 400, "/v1/responses", body));
+    /* Agents are told, so that they shorten the conversation themselves. */
+    const char *agent_path[] = {"/v1/chat/completions", "/v1/messages"};
+    for (int i = 0; i < 2; i++) {
+        json_t *tool =
+            i ? json_pack("{s:s, s:{s:s}}", "name", "f", "input_schema", "type", "object")
+              : json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", "f");
+        body = long_chat(40, NULL);
+        json_object_set_new(body, "tools", json_pack("[o]", tool));
+        json_decref(post_json(server, 400, agent_path[i], body));
+    }
     /* Counts are of the whole conversation, and the newest message never leaves. */
     reply = post_json(server, 200, "/v1/messages/count_tokens", long_chat(60, NULL));
     assert_true(json_integer_value(json_object_get(reply, "input_tokens")) > opts.n_ctx);
