@@ -475,7 +475,7 @@ static void all_chat_apis_leave_out_turns(void **state) {
     json_decref(reply);
     json_object_set_new(body, "truncation", json_string("disabled"));
     json_decref(post_json(server, 400, "/v1/responses", body));
-    /* Agents are told, so that they shorten the conversation themselves. */
+    /* Agents read an error, and shorten the conversation themselves. */
     const char *agent_path[] = {"/v1/chat/completions", "/v1/messages"};
     for (int i = 0; i < 2; i++) {
         json_t *tool =
