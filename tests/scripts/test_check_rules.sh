@@ -28,6 +28,7 @@ printf '\n#include "cache/cache.h"\n' >>programs/serve/http.c
 printf '\n#define planted(status) ((status) == LK_OK)\n' >>programs/serve/http.c
 cp lib/base/err.h programs/eval/err.h
 printf '\nThe rows of which the mean is\ntaken.\n\n[gone](no-such-file.md)\n' >>docs/README.md
+printf '\n7. `lk_no_such_step` ends it.\n' >>docs/walks.md
 program=build/CMakeFiles/lowkey.dir/programs/lowkey # small files and a circle of calls, as object files show them
 objects=build/CMakeFiles/lowkey.dir/lib/base
 mkdir -p $objects $program
@@ -61,6 +62,7 @@ expect "an include that points up" '^lib/base/log\.c:[0-9]+: lib/base must not i
 expect "a program that looks inside the library" '^programs/serve/http\.c:[0-9]+: programs/serve must not include'
 expect "the other dialect of status" '^programs/serve/http\.c:[0-9]+: write .if \(status\)'
 expect "a function that no header declares" '^lib/base/utf8\.c:[0-9]+: lk_planted is not declared'
+expect "a walk that names a function which is gone" '^docs/walks\.md:[0-9]+: lk_no_such_step does not exist'
 expect "a dead link" '^docs/README\.md:[0-9]+: a link to no-such-file'
 expect "a small file with one caller" '^lib/base/planted_a\.c:1: a file under 80 lines needs two callers; its callers: lib/base/planted_b\.c'
 expect "files that call each other in a circle" 'circle: lib/base/planted_a\.c -> lib/base/planted_b\.c \(lk_b\)'
@@ -68,7 +70,7 @@ if command -v clang-format >/dev/null && clang-format --version | grep -q ' 14\.
   expect "unformatted code" '^lib/base/clock\.c:[0-9]+: not formatted'
 fi
 # Nothing else: the tree itself follows the rules.
-rest=$(grep -vE '^(scripts/check|lib/base/(err|buf|ledger|log|utf8|clock|planted_[ab])\.c|programs/serve/http\.c|docs/README\.md|programs/eval/err\.h|lib/base/err\.h):' out)
+rest=$(grep -vE '^(scripts/check|lib/base/(err|buf|ledger|log|utf8|clock|planted_[ab])\.c|programs/serve/http\.c|docs/(README|walks)\.md|programs/eval/err\.h|lib/base/err\.h):' out)
 [ -z "$rest" ] || { echo "FAILED: findings that were not planted:"; echo "$rest" | head; failed=1; }
 [ $failed = 0 ] || { tail -n 5 err; }
 exit $failed
