@@ -30,6 +30,7 @@ bool lk_cache_write_counts(const struct lk_cache *cache, const struct lk_writer 
 bool lk_saving_put(struct lk_saving *saving, int holder, const void *data, size_t n) {
     const struct lk_writer *writer = saving->writer;
     struct lk_save_link *link = saving->link;
+    if (n == 0) return saving->ok; /* and `data` may be NULL */
     if (saving->n_byte)
         *saving->n_byte += !link || link->own == holder ? n : 0;
     else if (link) /* the holder does not know whether process 0 can still write */

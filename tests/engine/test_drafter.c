@@ -326,13 +326,13 @@ static void test_checkpoints(void **state) {
         assert_int_equal(lk_session_eval(s, tok + n, fits, true, NULL), LK_OK);
         assert_int_equal(lk_session_truncate(s, n + 1, NULL), LK_OK);
     }
-    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-9);
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-3);
     tok[400] ^= 1; /* back to the checkpoint */
     assert_int_equal(lk_session_sync(s, tok, 420, &n_reused, NULL), LK_OK);
     assert_int_equal(n_reused, 300);
     assert_int_equal(lk_session_sync(plain, tok, 300, NULL, NULL), LK_OK);
     assert_int_equal(lk_session_sync(plain, tok, 420, NULL, NULL), LK_OK); /* as one chunk, too */
-    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-9);
+    assert_true(nmse(lk_session_logits(s, -1), lk_session_logits(plain, -1), n_vocab) < 1e-3);
     assert_int_equal(lk_session_truncate(s, 419, NULL), LK_OK); /* a checkpoint is at 420 */
     assert_int_equal(lk_session_sync(s, tok, 420, &n_reused, NULL), LK_OK);
     assert_int_equal(n_reused, 419);
