@@ -33,12 +33,13 @@ static void append_event(struct sse_body *b, struct lk_event *event) {
     b->last = true;
 }
 
-/* Append a comment if nothing was sent for some time: often at first, so that people see that
- * something happens. */
+/* Append a comment if nothing was sent for some time: the first one soon, for clients that wait for a
+ * byte, then often, so that people see that something happens. */
 static bool append_comment(struct sse_body *b) {
     enum { N_OFTEN = 10 };
-    const double often_s = 1, seldom_s = 5, token_s = 10;
+    const double first_s = 0.5, often_s = 1, seldom_s = 5, token_s = 10;
     double interval = b->n_comment < N_OFTEN ? often_s : seldom_s;
+    if (b->n_comment == 0) interval = first_s;
     if (b->has_token) interval = token_s;
     if (lk_now() - b->sent_time < interval) return false;
     int percent = b->response.completion->percent;
