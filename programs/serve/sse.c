@@ -33,8 +33,8 @@ static void append_event(struct sse_body *b, struct lk_event *event) {
     b->last = true;
 }
 
-/* Append a comment if nothing was sent for some time: the first one soon, for clients that wait for a
- * byte, then often, so that people see that something happens. */
+/* Append a comment if nothing was sent for some time: the first one soon, for clients that wait for
+ * a byte, then often, so that people see that something happens. */
 static bool append_comment(struct sse_body *b) {
     enum { N_OFTEN = 10 };
     const double first_s = 0.5, often_s = 1, seldom_s = 5, token_s = 10;
