@@ -176,8 +176,8 @@ static inline bool lk_gather(const struct lk_model *model, const void *own, size
     return !lk_check_alone(model, NULL) && model->peers->gather(model->peers, model, own, n, all);
 }
 
-/* Hidden states x [n] on their way through layers that are not held here: those that enter the
- * first layer, those that leave the last one, and logits, which process 0 gets. */
+/* Exchanges between the stages that divide the layers: receive the hidden states x [n] of the first
+ * layer held here, send those of the last one, and collect logits x [n] in process 0. */
 static inline bool lk_receive_hidden(const struct lk_model *model, float *x, size_t n) {
     return !model->peers || model->peers->receive(model->peers, model, x, n);
 }

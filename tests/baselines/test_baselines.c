@@ -4,43 +4,12 @@
 #include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"
+#include "coded_rows.h"
 #include "support_baselines.h"
 #include "test.h"
 
-enum { D = 64, MAX_ROWS = LK_KVQUANT_ROWS };
-
-static uint64_t random_state = 1;
-
-static double uniform(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static float gaussian(void) {
-    return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
-}
-
-static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD];
-static unsigned char head[4 * MAX_ROWS * LK_MAX_D_HEAD];
-
-/* Rows with an offset per channel, as K has them. */
-static void draw_rows(int n, int d) {
-    float offset[LK_MAX_D_HEAD];
-    for (int c = 0; c < d; c++) offset[c] = 2 * gaussian();
-    for (int i = 0; i < n * d; i++) x[i] = gaussian() + offset[i % d];
-}
-
-static void round_trip(const struct lk_codec *codec, enum lk_side side, int n, int d) {
-    struct lk_part part = {codec, side, d, lk_codec_block_rows(codec, side), NULL};
-    lk_codec_encode(&part, head, 0, n, x, (size_t)d);
-    lk_codec_decode(&part, head, 0, n, got, (size_t)d);
-}
-
-static double squared_error(int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += pow((double)got[i] - x[i], 2);
-    return sum;
-}
+enum { D = 64 };
+_Static_assert((int)LK_KVQUANT_ROWS == (int)MAX_ROWS, "a block of KVQuant is drawn at once");
 
 /* The named codec with other bits. */
 static struct lk_codec with_bits(const char *word, int bits) {
@@ -154,7 +123,7 @@ static double line_deviation(const double *m, int n, int step) {
     return sqrt(square / (n - 1));
 }
 
-/* z [n_vector][length] = y / (across along); the imbalance of kvarn.h. */
+/* z [n_vector][length] = y / (across along); the imbalance of kvarn.c. */
 static double plain_imbalance(const double *y, const double *log_across, const double *log_along,
                               int n_vector, int length, double *z) {
     double lo[2] = {INFINITY, INFINITY}, hi[2] = {0, 0};
@@ -173,7 +142,7 @@ static double plain_imbalance(const double *y, const double *log_across, const d
 
 static double clamped(double x, double lo, double hi) { return fmin(fmax(x, lo), hi); }
 
-/* The rows x [MAX_ROWS][d] as kvarn.h defines what is stored of them, in double precision and
+/* The rows x [MAX_ROWS][d] as kvarn.c defines what is stored of them, in double precision and
  * without rounding of scales. Returns the squared error. */
 static double plain_kvarn(enum lk_side side, int bits, int d) {
     static double y[MAX_ROWS * 256], z[MAX_ROWS * 256];

@@ -3,42 +3,10 @@
 #include "codec/asym.h"
 #include "codec/f16.h"
 #include "codec/hadamard.h"
+#include "coded_rows.h"
 #include "test.h"
 
-enum { D = 64, MAX_ROWS = LK_TILE };
-
-static uint64_t random_state = 1;
-
-static double uniform(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return ((double)(random_state >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static float gaussian(void) {
-    return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
-}
-
-static float x[MAX_ROWS * LK_MAX_D_HEAD], got[MAX_ROWS * LK_MAX_D_HEAD];
-static unsigned char head[4 * MAX_ROWS * LK_MAX_D_HEAD];
-
-/* Rows with an offset per channel, as K has them. */
-static void draw_rows(int n, int d) {
-    float offset[LK_MAX_D_HEAD];
-    for (int c = 0; c < d; c++) offset[c] = 2 * gaussian();
-    for (int i = 0; i < n * d; i++) x[i] = gaussian() + offset[i % d];
-}
-
-static void round_trip(const struct lk_codec *codec, enum lk_side side, int n, int d) {
-    struct lk_part part = {codec, side, d, lk_codec_block_rows(codec, side), NULL};
-    lk_codec_encode(&part, head, 0, n, x, (size_t)d);
-    lk_codec_decode(&part, head, 0, n, got, (size_t)d);
-}
-
-static double squared_error(int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += pow((double)got[i] - x[i], 2);
-    return sum;
-}
+enum { D = 64 };
 
 /* ---- asym ---- */
 
