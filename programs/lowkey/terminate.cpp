@@ -1,5 +1,5 @@
-/* An uncaught C++ exception: in libllama's initializers, which run before main, or on one of its own
- * threads. It is out of memory in practice. */
+/* An uncaught C++ exception: in libllama's initializers, which run before main, or on one of its
+ * own threads. It is out of memory in practice. */
 #include "terminate.h"
 
 #include <exception>
