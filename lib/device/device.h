@@ -1,0 +1,124 @@
+/* The seam between lowkey and a device: memory that holds the rows of caches, and the commands that
+ * work on it.
+ *
+ *     lib/engine   which session has its rows on which device; attention of a layer, pass by pass
+ *     lib/cache    counts, block numbers and lists of moves, on the host
+ *     --------------------------------------------------------------------- struct lk_device
+ *     lib/cuda     a module: kernels that execute the commands
+ *     lib/pretend  executes them on the CPU, in memory that nothing else can read
+ *
+ * The host decides everything from counts. A command names its operands by addresses in the memory
+ * of the device, as 64-bit numbers. The layout of blocks is the CPU's, byte by byte, so saved
+ * sessions move between devices.
+ *
+ * Order. The commands of a device take effect in the order of the calls, as if each call ended
+ * before the next one starts. A call may return earlier than that, but it does not use memory of
+ * the host after it has returned, except that `download` returns when the bytes are there.
+ *
+ * Errors. A command that cannot be executed returns a status. A fault that the device notices later
+ * is the status of a later command or of `sync`. LK_E_NOMEM of `alloc` changes nothing.
+ *
+ * Threads. All functions may be called by any thread; the device handles one call at a time.
+ *
+ * Ownership. The caller owns what `alloc` returns and frees it. What a device needs for itself
+ * (staging, streams, constants of kernels) it allocates when it is opened. The caller counts its
+ * memory in a ledger for devices (lk_ledger_add), whose limit it sets. */
+#ifndef LK_DEVICE_DEVICE_H
+#define LK_DEVICE_DEVICE_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* lib/device/commands.h: plain data with fixed widths, which kernels read. */
+struct lk_device_move;
+struct lk_device_attend;
+
+/* The structures of the host that commands were made from (cache/move.h, attention/attention.h).
+ * Only a device that computes on the CPU reads them. */
+struct lk_move;
+struct lk_attn;
+
+struct lk_device;
+
+/* What a model and a recipe ask of a device, for lk_device_refuses. Bit c of a set of codings: enum
+ * lk_coding c. */
+struct lk_device_needs {
+    uint32_t coding[2];             /* of the levels of K, of V */
+    int d_head, d_head_swa;         /* channels of V's heads; of sliding-window layers, or 0 */
+    int d_rope;                     /* latent attention: channels of K, or 0 */
+    int group;                      /* query heads of a KV head, at most */
+    int d_latent;                   /* the widest latents of V or of K, or 0 */
+    bool latents_pre, latents_post; /* levels of latents: of K before RoPE, others */
+    bool mean, sigma, trellis;      /* rot: block means, channel statistics, trellis codes */
+    bool evicts, scores;            /* a level has a limit; its policy needs attention scores */
+    bool absorbs;                   /* evicted rows go into sums */
+    bool shift;                     /* sinks that keep their distance (cache/rope.h) */
+    bool reads_share;               /* decoding reads only a share of the tiles */
+    bool divided;                   /* several processes share the rows */
+    bool alibi, softcap, sinks;     /* of the model's attention */
+};
+
+struct lk_device_functions {
+    /* ---- memory; addresses are multiples of 256, 0 is none ---- */
+
+    /* `size` zeroed bytes. LK_E_NOMEM. */
+    lk_status (*alloc)(struct lk_device *device, size_t size, uint64_t *at, lk_err *err);
+    void (*free)(struct lk_device *device, uint64_t at, size_t size);
+    lk_status (*upload)(struct lk_device *device, uint64_t to, const void *from, size_t size,
+                        lk_err *err);
+    lk_status (*download)(struct lk_device *device, void *to, uint64_t from, size_t size,
+                          lk_err *err);
+    /* Source and target do not overlap. */
+    lk_status (*copy)(struct lk_device *device, uint64_t to, uint64_t from, size_t size,
+                      lk_err *err);
+    lk_status (*clear)(struct lk_device *device, uint64_t to, size_t size, lk_err *err);
+
+    /* ---- commands ---- */
+
+    /* Execute moves in their order. Moves that touch the same rows are successive, so a device may
+     * execute others at the same time. move, host: [n]. */
+    lk_status (*move)(struct lk_device *device, const struct lk_device_move *move,
+                      const struct lk_move *host, size_t n, lk_err *err);
+
+    /* Attend to the rows of one layer: one call for each sequence of a pass. Queries, and partials
+     * in the form of lk_attn (attention/attn_item.h), are in the memory of the device. call: [n];
+     * host: [n], whose q and partial are addresses of the device. */
+    lk_status (*attend)(struct lk_device *device, const struct lk_device_attend *call,
+                        const struct lk_attn *host, size_t n, lk_err *err);
+
+    /* After `attend` of the same call: add the attention scores of the layer's rows to scores
+     * [rows][n_head_kv], in the memory of the device. last: of the newest token's queries only. */
+    lk_status (*score)(struct lk_device *device, const struct lk_device_attend *call,
+                       const struct lk_attn *host, bool last, uint64_t scores, lk_err *err);
+
+    /* Wait until all commands have been executed. */
+    lk_status (*sync)(struct lk_device *device, lk_err *err);
+
+    /* ---- the device itself ---- */
+
+    /* Why sessions with these needs cannot have their rows here; static. NULL: they can. */
+    const char *(*refuses)(const struct lk_device *device, const struct lk_device_needs *needs);
+    /* Bytes of its memory: all, and those that are free now. */
+    void (*memory)(const struct lk_device *device, uint64_t *total, uint64_t *unused);
+    void (*close)(struct lk_device *device);
+};
+
+/* An open device. */
+struct lk_device {
+    const struct lk_device_functions *call;
+    char name[32];     /* "cuda0" */
+    char text[96];     /* for people: "NVIDIA H200, 139.8 GiB" */
+    size_t slab_bytes; /* of the slabs that blocks lie in: a power of two */
+    void *self;        /* of the functions */
+};
+
+/* Why the device cannot hold the rows; static. NULL: it can. */
+static inline const char *lk_device_refuses(const struct lk_device *device,
+                                            const struct lk_device_needs *needs) {
+    return device->call->refuses(device, needs);
+}
+
+#endif
