@@ -250,7 +250,8 @@ static struct lk_slot_source choose_source(struct lk_scheduler *s, struct lk_job
     const struct lk_slot *from = source.reuse ? source.reuse : source.copy_from;
     size_t n_reused = 0;
     if (from)
-        n_reused = job->tok ? from->n_tok : lk_session_reusable(from->session, p->tok, p->n_tok);
+        n_reused = lk_session_reusable(from->session, job->tok ? job->tok : p->tok,
+                                       job->tok ? job->n_tok : p->n_tok);
     *later = from && from->command.kind != LK_SLOT_CMD_NONE;
     if (*later || !s->disk ||
         !lk_store_find(lk_disk_get_store(s->disk), job, n_reused, job->stored))
@@ -290,9 +291,11 @@ static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct
     lk_status status = LK_OK;
     job->n_prefix = source.n_prefix;
     job->n_copied = 0;
-    if (!slot) {
+    if (!slot && !source.copy_from) {
         free(job->tok); /* chosen for another slot */
         job->tok = NULL;
+    }
+    if (!slot) {
         status = lk_slots_add(&s->slots, job->completion->request.recipe, &slot, err);
         /* If memory runs out for the copy, the prefill will fail and report it. */
         if (!status && source.copy_from &&

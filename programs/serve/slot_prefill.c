@@ -5,6 +5,7 @@
 #include "lowkey_serve.h"
 #include "serve/tokens.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- prefixes that several requests share ---- */
@@ -13,6 +14,54 @@
 static bool can_be_copied(const struct lk_slot *slot) {
     if (!slot->job && slot->discard) return false;
     return slot->n_tok > 0 && (!slot->job || slot->job->state == LK_JOB_DECODING);
+}
+
+/* Tokens of the job's chat whose first ones are the slot's, as far as their texts are the
+ * same: an answer, or what was read of a prompt that was cancelled, may be cut into other tokens
+ * than its text is. NULL if the slot's own tokens reach no further than the prompt's. Owned. */
+static int32_t *follow_slot_tokens(const struct lk_slots *slots, const struct lk_slot *slot,
+                                   const struct lk_prompt *p, size_t *n_tok) {
+    size_t n_same = lk_tokens_common_prefix(slot->tok, slot->n_tok, p->tok, p->n_tok), at_slot,
+           at_prompt;
+    lk_tokens_common_text(slots->opts->model, slot->tok, slot->n_tok, p->tok, p->n_tok, &at_slot,
+                          &at_prompt);
+    if (at_slot <= n_same) return NULL;
+    *n_tok = at_slot + p->n_tok - at_prompt;
+    int32_t *tok = *n_tok < (size_t)slots->opts->n_ctx ? malloc(*n_tok * sizeof *tok) : NULL;
+    if (!tok) return NULL;
+    memcpy(tok, slot->tok, at_slot * sizeof *tok);
+    memcpy(tok + at_slot, p->tok + at_prompt, (p->n_tok - at_prompt) * sizeof *tok);
+    return tok;
+}
+
+/* Choose a slot by its text if that reuses more than the source does, and set the job's tokens to
+ * those that follow the slot's. */
+static void choose_by_text(struct lk_slots *slots, struct lk_job *job,
+                           struct lk_slot_source *source) {
+    const struct lk_slot *chosen = source->reuse ? source->reuse : source->copy_from;
+    const struct lk_prompt *p = job->prompt;
+    size_t recipe = job->completion->request.recipe;
+    size_t n_best = chosen ? lk_session_reusable(chosen->session, p->tok, p->n_tok) : 0;
+    bool may_copy = !lk_recipe_evicts(slots->opts->recipe[recipe]);
+    for (size_t i = 0; i < slots->n; i++) {
+        struct lk_slot *s = slots->slot[i];
+        size_t n_tok = 0, n = 0;
+        if (s->recipe != recipe || !can_be_copied(s)) continue;
+        int32_t *tok = follow_slot_tokens(slots, s, p, &n_tok);
+        if (tok) n = lk_session_reusable(s->session, tok, n_tok);
+        bool continues = !s->job && !s->is_prefix && s->n_tok - n < LK_SHARED_PREFIX_MIN;
+        if (n < n_best + LK_SAME_TEXT_MIN || (!continues && !may_copy)) {
+            free(tok);
+            continue;
+        }
+        n_best = n;
+        *source = (struct lk_slot_source){.reuse = continues ? s : NULL,
+                                          .copy_from = continues ? NULL : s,
+                                          .copy_whole = n == s->n_tok};
+        free(job->tok);
+        job->tok = tok;
+        job->n_tok = n_tok;
+    }
 }
 
 struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_job *job) {
@@ -42,6 +91,7 @@ struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_
     if (source.copy_from) source.reuse = NULL;
     if (n_common_max >= LK_SHARED_PREFIX_MIN && n_common_max >= n_best + LK_SHARED_PREFIX_MIN)
         source.n_prefix = n_common_max;
+    if (job->completion->request.chat) choose_by_text(slots, job, &source);
     return source;
 }
 

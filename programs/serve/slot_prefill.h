@@ -40,7 +40,10 @@ void lk_slot_prefill_keep_partial(struct lk_slots *slots, const struct lk_job *j
  * request does the work that the third one saves. A recipe that evicts rows shares prompts only if
  * they are the same. */
 
-enum { LK_SHARED_PREFIX_MIN = 256 }; /* shorter prefixes are not worth a session, in tokens */
+enum {
+    LK_SHARED_PREFIX_MIN = 256, /* tokens; shorter prefixes are not worth a session */
+    LK_SAME_TEXT_MIN = 16       /* tokens that other tokens of the same text must save */
+};
 
 /* How a job gets its session. */
 struct lk_slot_source {
@@ -50,7 +53,8 @@ struct lk_slot_source {
     size_t n_prefix; /* keep a copy of the session after this many prompt tokens; 0: no copy */
 };
 
-/* Choose a source among the slots. If it continues a chat, job->tok is set (see lk_slots_match). */
+/* Choose a source among the slots. For a chat, job->tok may be set to other tokens of its text,
+ * whose first ones the source holds. */
 struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_job *job);
 
 /* lk_slots_make_room for a job with this source: does not evict the slot to copy from, and does not

@@ -9,6 +9,31 @@ size_t lk_tokens_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, s
     return n;
 }
 
+void lk_tokens_common_text(const lk_model *model, const int32_t *a, size_t n_a, const int32_t *b,
+                           size_t n_b, size_t *at_a, size_t *at_b) {
+    size_t i = 0, j = 0, done_a = 0, done_b = 0; /* bytes of tokens i and j that were compared */
+    *at_a = *at_b = 0;
+    for (;;) {
+        if (done_a == 0 && done_b == 0) {
+            while (i < n_a && j < n_b && a[i] == b[j]) i++, j++;
+            *at_a = i;
+            *at_b = j;
+        }
+        if (i == n_a || j == n_b) return;
+        size_t n_text_a, n_text_b;
+        const char *text_a = lk_token_text(model, a[i], &n_text_a),
+                   *text_b = lk_token_text(model, b[j], &n_text_b);
+        if (lk_token_is_control(model, a[i]) || lk_token_is_control(model, b[j])) return;
+        size_t left_a = n_text_a - done_a, left_b = n_text_b - done_b,
+               n = left_a < left_b ? left_a : left_b;
+        if (n == 0 || memcmp(text_a + done_a, text_b + done_b, n) != 0) return;
+        done_a += n;
+        done_b += n;
+        if (done_a == n_text_a) i++, done_a = 0;
+        if (done_b == n_text_b) j++, done_b = 0;
+    }
+}
+
 void lk_token_append_marked(const lk_model *model, int32_t tok, struct lk_buf *out) {
     static const char mark = '\xFF', mark_end = '\xFE', neither = '\xFD';
     size_t len, start = out->len;

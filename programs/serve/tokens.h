@@ -37,6 +37,11 @@ void lk_token_append_marked(const lk_model *model, int32_t tok, struct lk_buf *o
 /* Length of the longest common prefix of a[0..n_a) and b[0..n_b). */
 size_t lk_tokens_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
 
+/* The longest a[0..*at_a) and b[0..*at_b) with the same text, though perhaps cut into other tokens.
+ * Control tokens must be the same tokens. */
+void lk_tokens_common_text(const lk_model *model, const int32_t *a, size_t n_a, const int32_t *b,
+                           size_t n_b, size_t *at_a, size_t *at_b);
+
 /* Set the offsets of tokens lp[0..n_tok) in their text[0..len), in characters, and return the
  * number of characters. A token that is not in the text, such as one that begins every text, gets
  * the offset of the next one. */

@@ -342,7 +342,31 @@ def check_files(server):
             expect("the given template is used", reply.get("prompt") == "[user|hello there!]", reply)
 
 
-CHECKS = [check_files, check_fields, check_overflow, check_models, check_volatile, check_bodies]
+# ---- the same text as other tokens ----
+
+def check_same_text(server):
+    """An answer is seldom cut into the tokens that its text would be. A turn after it that is edited, or whose client
+    left in the answer, goes back to the end of that answer, not to the first token that differs."""
+    body = {"grammar": 'root ::= "' + "hell" * 60 + '"', "temperature": 1.5, "seed": 1, "max_tokens": 400}
+    talk = [{"role": "user", "content": "say it " * 40}]
+    for kv in ("f16", "best-4"):
+        _, _, first = post(server, "/v1/chat/completions", {**body, "messages": talk, "kv": kv})
+        answer = first["choices"][0]["message"]
+        n_text = len(server.tokens(answer["content"]))
+        expect("the answer has other tokens", first["usage"]["completion_tokens"] > n_text + 20, first["usage"])
+        held = first["usage"]["total_tokens"]
+        for turn, end in (("go on", 0), ("go on, please", 40), ("stop " * 20, 40)):
+            ask = {"messages": talk + [answer, {"role": "user", "content": turn}], "kv": kv, "max_tokens": 3, "temperature": 0}
+            _, _, reply = post(server, "/v1/chat/completions", ask)
+            cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+            expect(f"{kv}: '{turn[:20]}' is read after {held} tokens", cached >= held - end, reply["usage"])
+        # the client leaves in the answer, whose prompt has the first answer's tokens, and asks again
+        _, _, reply = post(server, "/v1/chat/completions", ask)
+        cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+        expect(f"{kv}: the last turn again", cached >= reply["usage"]["prompt_tokens"] - 1, reply["usage"])
+
+
+CHECKS = [check_same_text, check_files, check_fields, check_overflow, check_models, check_volatile, check_bodies]
 
 
 def main():
@@ -350,7 +374,7 @@ def main():
     for check in CHECKS:
         if names and check.__name__.removeprefix("check_") not in names:
             continue
-        with Server(program, ["-t", "1", "-c", "4k", "--log"]) as server:
+        with Server(program, ["-t", "1", "-c", "4k", "--log", "--kv", "f16", "--allow-kv", "best-4"]) as server:
             check(server)
     print(f"{failures} failures")
     return failures > 0
