@@ -1,6 +1,6 @@
 /* lowkey bench: the speed of recipes at chosen depths. */
 #include "available.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "output.h"

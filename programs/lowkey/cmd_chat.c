@@ -2,7 +2,7 @@
 #include "chat.h"
 #include "chat_commands.h"
 #include "chat_saved.h"
-#include "commands.h"
+#include "cmd.h"
 #include "interrupt.h"
 #include "output.h"
 #include "text.h"

@@ -1,7 +1,7 @@
 /* lowkey compress: low-rank bases of K and V as a sidecar. */
 #define _DEFAULT_SOURCE /* getrusage */
 #include "base/clock.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "output.h"

@@ -1,5 +1,5 @@
 /* lowkey eval: run tasks with recipes and with the full cache; results can be resumed. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "eval/eval.h"
 #include "eval/task.h"

@@ -1,5 +1,5 @@
 /* lowkey export: a model and what its sidecar changes as a plain GGUF file. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "model_find.h"

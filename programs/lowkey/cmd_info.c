@@ -1,6 +1,6 @@
 /* lowkey info: properties of a model and of this machine. */
 #include "base/cpus.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "output.h"
 #include "table.h"

@@ -1,6 +1,6 @@
 /* lowkey inspect: contents and errors of a cache by layer and level. */
 #include "base/atomic_file.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "output.h"

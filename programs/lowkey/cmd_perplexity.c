@@ -1,5 +1,5 @@
 /* lowkey perplexity: recipes compared with the full cache on a text. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "output.h"

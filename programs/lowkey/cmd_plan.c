@@ -1,5 +1,5 @@
 /* lowkey plan: the memory that contexts need. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_cluster.h"
 #include "lowkey_serve.h"

@@ -1,5 +1,5 @@
 /* lowkey recipes: list the presets, or check recipes and show their levels. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_serve.h"
 #include "output.h"

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "cache_report.h"
 #include "chat_conversation.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "generate.h"
 #include "output.h"

@@ -4,7 +4,7 @@
 #endif
 #include "available.h"
 #include "base/clock.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "generate.h"
 #include "output.h"

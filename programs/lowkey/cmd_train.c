@@ -1,5 +1,5 @@
 /* lowkey train: LESS networks or LoRA adapters. */
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "interrupt.h"
 #include "lowkey_lab.h"

@@ -1,6 +1,6 @@
 /* lowkey tune: a recipe with its own bits for each layer, side and age of a model's cache. */
 #include "base/atomic_file.h"
-#include "commands.h"
+#include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
 #include "output.h"

@@ -2,7 +2,7 @@
  * cmd_*.c, and the start of the program. */
 #include "args.h"
 #include "base/closest.h"
-#include "commands.h"
+#include "cmd.h"
 #include "interrupt.h"
 #include "lowkey_lab.h"
 #include "output.h"

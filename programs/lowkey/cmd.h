@@ -1,6 +1,6 @@
 /* The commands of the program. cmd_NAME is defined in cmd_NAME.c and returns a STATUS_*. */
-#ifndef LK_LOWKEY_COMMANDS_H
-#define LK_LOWKEY_COMMANDS_H
+#ifndef LK_CMD_H
+#define LK_CMD_H
 
 #include "args.h"
 
