@@ -9,37 +9,21 @@
 #include <stdint.h>
 #include <string.h>
 
-/* H_n = S (x) W: a small orthogonal matrix S of order `small`, times Sylvester's Hadamard matrix W.
- *
- *   SYLVESTER  small = 1
- *   PALEY_1    small = q + 1,     q prime, q = 3 mod 4: S = I + [0 1; -1 Q]
- *   PALEY_2    small = 2 (q + 1), q prime, q = 1 mod 4:
- *              S = C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1],  C = [0 1; 1 Q]
- *   COSINE     small odd: orthonormal DCT-II
- *
- * Q[i][j] = (j - i | q), the Legendre symbol. */
-enum factor_kind { SYLVESTER, PALEY_1, PALEY_2, COSINE };
-
-struct factors {
-    enum factor_kind kind;
-    int small, width, q;
-};
-
 static bool is_prime(int n) {
     for (int i = 2; i * i <= n; i++)
         if (n % i == 0) return false;
     return n > 1;
 }
 
-static struct factors factorize(int n) {
+struct lk_rotation lk_rotation_of(int n) {
     int odd = n, width = 1;
     for (; odd % 2 == 0; odd /= 2) width *= 2;
-    if (odd == 1) return (struct factors){SYLVESTER, 1, n, 0};
+    if (odd == 1) return (struct lk_rotation){LK_SYLVESTER, 1, n, 0};
     if (width % 4 == 0 && is_prime(4 * odd - 1))
-        return (struct factors){PALEY_1, 4 * odd, width / 4, 4 * odd - 1};
+        return (struct lk_rotation){LK_PALEY_1, 4 * odd, width / 4, 4 * odd - 1};
     if (width % 4 == 0 && is_prime(2 * odd - 1))
-        return (struct factors){PALEY_2, 4 * odd, width / 4, 2 * odd - 1};
-    return (struct factors){COSINE, odd, width, 0};
+        return (struct lk_rotation){LK_PALEY_2, 4 * odd, width / 4, 2 * odd - 1};
+    return (struct lk_rotation){LK_COSINE, odd, width, 0};
 }
 
 /* Vectors of four lanes: gcc and clang provide them on every CPU. */
@@ -222,12 +206,12 @@ static void flip_signs(float *x, int n) {
 }
 
 static void multiply_hadamard(float *x, int n, bool transpose) {
-    struct factors f = factorize(n);
-    if (f.kind == PALEY_1) multiply_paley_1(x, f.q, f.width, transpose);
-    if (f.kind == PALEY_2) multiply_paley_2(x, f.q, f.width);
-    if (f.kind == COSINE) multiply_cosine(x, f.small, f.width, transpose);
+    struct lk_rotation f = lk_rotation_of(n);
+    if (f.kind == LK_PALEY_1) multiply_paley_1(x, f.q, f.width, transpose);
+    if (f.kind == LK_PALEY_2) multiply_paley_2(x, f.q, f.width);
+    if (f.kind == LK_COSINE) multiply_cosine(x, f.small, f.width, transpose);
     /* The DCT is orthonormal already. A Hadamard matrix of order m has rows of length sqrt m. */
-    multiply_sylvester(x, n, f.width, 1 / sqrtf((float)(f.kind == COSINE ? f.width : n)));
+    multiply_sylvester(x, n, f.width, 1 / sqrtf((float)(f.kind == LK_COSINE ? f.width : n)));
 }
 
 void lk_rotation_signs(float *sign, int n) {

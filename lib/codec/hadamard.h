@@ -15,4 +15,24 @@ void lk_unrotate(float *x, int n);
  * matrix times this diagonal. */
 void lk_rotation_signs(float *sign, int n);
 
+/* H_n = S (x) W: a small orthogonal matrix S of order `small`, times Sylvester's Hadamard matrix W
+ * of order `width`.
+ *
+ *   SYLVESTER  small = 1
+ *   PALEY_1    small = q + 1,     q prime, q = 3 mod 4: S = I + [0 1; -1 Q]
+ *   PALEY_2    small = 2 (q + 1), q prime, q = 1 mod 4:
+ *              S = C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1],  C = [0 1; 1 Q]
+ *   COSINE     small odd: orthonormal DCT-II
+ *
+ * Q[i][j] = (j - i | q), the Legendre symbol. */
+enum lk_rotation_kind { LK_SYLVESTER, LK_PALEY_1, LK_PALEY_2, LK_COSINE };
+
+struct lk_rotation {
+    enum lk_rotation_kind kind;
+    int small, width, q;
+};
+
+/* The factors of H_n. */
+struct lk_rotation lk_rotation_of(int n);
+
 #endif

@@ -90,4 +90,139 @@ struct lk_device_attend_launch {
     int32_t n_split; /* blocks that share the rows of a (call, KV head, tile of columns) */
 };
 
+/* ---- moves: rows are decoded at one place and encoded at another ----
+ *
+ * Commands of one launch run in any order and at the same time, so none of them may read what
+ * another one writes, or write to the same tile of 32 rows. */
+
+enum { LK_ROT_MAX_MAGNITUDE = 8, LK_ROT_MAX_TRIAL = 5, LK_ROT_LEVELS = 64 };
+
+/* Codings of rows that lie one after another; other values are of enum lk_coding. */
+enum { LK_ROWS_F32 = 64, LK_ROWS_F16 };
+
+/* How the rows of one part (a head, or the latents of a group of heads) are packed, with all
+ * numbers that a kernel needs: lk_device_packing_of (device/moves.h) derives it from a struct
+ * lk_part, and lk_device_plain describes plain rows. The layouts are in lib/codec. */
+struct lk_device_packing {
+    uint8_t coding;  /* LK_F16, LK_INT8, LK_KIVI, LK_ROT or LK_ASYM; or LK_ROWS_ */
+    uint8_t side;    /* enum lk_side */
+    uint8_t bits;    /* per code */
+    uint8_t mean;    /* rot: the block's mean is subtracted */
+    uint8_t trellis; /* rot: trellis-coded levels */
+    uint8_t rotates; /* rows are rotated before they are quantized */
+    uint8_t fine;    /* rot: the guess of the step follows from the row's maximum */
+    uint8_t n_trial; /* rot: steps that are tried */
+    int32_t d;       /* channels of a row */
+    int32_t group;   /* kivi: rows or channels that share a scale; asym: channels */
+    int32_t block_rows;
+
+    /* The rotation: H = (a small orthogonal matrix) (x) Sylvester's matrix of order `width`.
+     * paley: 0 none, 1 or 2: the small matrix is Paley's of this kind for the prime `q`
+     * (codec/hadamard.h). */
+    int32_t paley, width, q;
+
+    /* rot without a trellis: as in struct lk_rot_quantizer. n_border 0: a uniform codebook. */
+    int32_t half, n_border;
+    float reach, unit, trial[LK_ROT_MAX_TRIAL], magnitude[LK_ROT_MAX_MAGNITUDE];
+
+    /* rot with a trellis: the step is unit * rms, or per_max * maximum if that is not 0. */
+    float per_max;
+    uint8_t level[LK_ROT_LEVELS]; /* by index */
+};
+
+/* One end of a move: rows of n_part parts, all of the same coding.
+ *
+ *   plain rows   part p of row r is at `at + offset + r * row_bytes + p * part_bytes`.
+ *   levels       `at` is a table of block addresses, uint64_t [n_block]. Row r is row
+ *                r % block_rows of block r / block_rows, and part p starts `offset + p *
+ *                part_bytes` bytes after the block's start.
+ *
+ * The i-th row of the move is row first + i, or, for part p, first + index[i * index_stride +
+ * p * index_step] if there is an index; a negative entry leaves the row out. */
+struct lk_device_move_rows {
+    uint64_t at;
+    uint64_t index; /* int32_t; 0: rows are consecutive */
+    uint64_t sigma; /* float [n_part][sigma_stride] of codecs with sigma; 0: none */
+    uint64_t row_bytes, part_bytes, offset;
+    int64_t first;
+    int32_t index_stride, index_step, sigma_stride;
+    struct lk_device_packing coding;
+};
+
+/* How the rows arrive.
+ *
+ *   APPEND   the rows follow each other in the target. Codecs that are not row-wise
+ *            (lk_codec_row_wise) get whole blocks: `first` and n_row are multiples of block_rows.
+ *   REPLACE  row after row takes the place of the row that to.index names, as lk_codec_replace
+ *            does. A negative entry leaves the row out. A later row may replace an earlier one.
+ *
+ * If the source has more channels than the target, the first ones are taken (latents of a lower
+ * rank). Source and target do not overlap. */
+enum lk_move_kind { LK_MOVE_APPEND, LK_MOVE_REPLACE };
+
+struct lk_device_move {
+    struct lk_device_move_rows from, to;
+    int32_t kind, n_row, n_part;
+    int32_t first_item; /* work items of the list before this move (lk_device_move_items) */
+};
+
+/* Bytes to copy, or zeros to write, for blocks that are copied before they are written, and for
+ * new blocks. Addresses and sizes are multiples of 16. */
+struct lk_device_copy {
+    uint64_t to, from; /* from 0: write zeros */
+    uint64_t bytes;
+};
+
+/* Entries of tables of block addresses, wherever they are. */
+struct lk_device_entry {
+    uint64_t at, value; /* *(uint64_t *)at = value */
+};
+
+/* Projection of rows into a basis (cache/project.h): for part p, row r and component j < rank,
+ *
+ *   to[r][p][j] = sum over heads h < n_head of (dot(down[p][j][h], x[r][p * n_head + h]) - offset)
+ *
+ * x: float rows [n_row][n_part * n_head][d_head] with the given strides, already un-rotated. offset
+ * is dot(down[p][j][h], mean[p][h]). The order of sums is that of lk_project_add. */
+enum lk_device_basis_type { LK_DEVICE_BASIS_F32, LK_DEVICE_BASIS_F16, LK_DEVICE_BASIS_Q8 };
+
+struct lk_device_project {
+    uint64_t from, to; /* float rows */
+    uint64_t down;     /* [n_part][n_comp][n_head * d_head] numbers of `type` */
+    uint64_t scale;    /* Q8: float [n_part][n_comp] */
+    uint64_t mean;     /* float [n_part][n_head * d_head]; 0: none */
+    uint64_t cos_sin;  /* float [n_row][n_pair][2]: keys are un-rotated by these first; 0: none */
+    int32_t from_stride, to_stride, to_part; /* floats from row to row; from part to part in `to` */
+    int32_t n_row, n_part, n_head, d_head, rank, n_comp, type;
+    int32_t n_pair, halves; /* pairs (j, j + n_pair) instead of (2 j, 2 j + 1) */
+    int32_t first_item;     /* as in lk_device_move */
+};
+
+/* ---- eviction: the state of struct lk_evict, in device memory ---- */
+
+/* Rows of a batch compete with the n_held rows of a level with a limit (replace_rows in
+ * cache/move.c). Row r of the batch has index base + n_held + r. For every row and unit the victim
+ * is found, the state is updated, and the batch's entries are removed at the end.
+ *
+ *   victim[r][head]   the row of the level that row r replaces, counted from the level's first row;
+ *                     -1 if row r itself is evicted
+ *   evicted[r][head]  r if row r itself is evicted, else -1 */
+struct lk_device_evict {
+    uint64_t score;           /* float [n][n_head]; 0: the policy needs none */
+    uint64_t pos;             /* int32_t [n][n_head] */
+    uint64_t victim, evicted; /* int32_t [n_left][n_head] */
+    int64_t base, n_held, n_left, n, n_tok;
+    int32_t n_head, unit;
+    int32_t kind; /* enum lk_policy_kind */
+    int32_t mean, per_layer;
+    uint32_t seed;
+};
+
+/* New rows in that state: n rows from row `at` on get positions pos, pos + 1, ... and scores 0. */
+struct lk_device_arrive {
+    uint64_t score, pos;
+    int64_t at, n;
+    int32_t n_head, first_pos;
+};
+
 #endif
