@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(32 * K::WARPS, K::PER_SM)
 }
 
 template <class K>
-int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typename K::args &a) {
+static int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typename K::args &a) {
     auto kernel = gpu_kernel<K>;
     cudaError_t error = cudaSuccess;
     if (shared > 48 << 10) /* cheap, and each card of a process needs it once */
@@ -74,7 +74,7 @@ int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typename K::a
 /* Run the blocks of one cluster: a warp is a thread. The memory of a block is freed when its last
  * warp has ended, so that a block of the cluster that reads it later is found. */
 template <class K>
-void gpu_emulate_cluster(int x, int y, int z, int shared, const typename K::args &a) {
+static void gpu_emulate_cluster(int x, int y, int z, int shared, const typename K::args &a) {
     char *memory[K::CLUSTER];
     pthread_barrier_t block[K::CLUSTER], cluster;
     std::atomic<int> running[K::CLUSTER];
@@ -105,7 +105,7 @@ void gpu_emulate_cluster(int x, int y, int z, int shared, const typename K::args
 }
 
 template <class K>
-int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typename K::args &a) {
+static int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typename K::args &a) {
     static_assert(sizeof(typename K::args) <= 4096, "a launch has 4 KiB of arguments");
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535)
         return GPU_BAD_LAUNCH;

@@ -11,7 +11,7 @@ int gpu_properties(int number, struct gpu_card *card) {
     cudaError_t error = cudaGetDeviceProperties(&prop, number);
     if (error) return error;
     memset(card, 0, sizeof *card);
-    snprintf(card->name, sizeof card->name, "%s", prop.name);
+    snprintf(card->name, sizeof card->name, "%.127s", prop.name);
     card->major = prop.major, card->minor = prop.minor;
     card->n_sm = prop.multiProcessorCount;
     card->max_shared = (int)prop.sharedMemPerBlockOptin;

@@ -33,6 +33,7 @@ struct gpu_event_state {
 };
 
 namespace {
+constexpr size_t UNDEFINED = 1 << 20;    /* bytes of new memory that are overwritten */
 constexpr size_t ALIGN = 256, GAP = 256; /* between allocations, so that overruns are found */
 
 /* The card. Its memory is reserved whole; pages come when they are written. */
@@ -133,7 +134,7 @@ int gpu_alloc(void **memory, size_t bytes) {
     the_card.used += bytes;
     ASAN_UNPOISON_MEMORY_REGION(the_card.base + at, bytes);
     the_card.enter(); /* undefined contents: NaN as f16 and f32, so that reading them shows */
-    memset(the_card.base + at, 0xff, bytes);
+    memset(the_card.base + at, 0xff, bytes < UNDEFINED ? bytes : UNDEFINED);
     the_card.leave();
     *memory = the_card.base + at;
     return 0;

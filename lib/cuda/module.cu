@@ -1,0 +1,267 @@
+/* The device module: opens a card and executes the functions of device/device.h on one stream.
+ *
+ * All commands of a device are issued to its stream, so they take effect in the order of the calls.
+ * Structs of a command reach the card through a ring of pinned memory, and lie in one buffer there
+ * that later commands overwrite: the stream's order makes that safe. */
+#include "cuda/gpu.h"
+
+#include <new>
+#include <stdio.h>
+#include <string.h>
+
+namespace {
+
+lk_status failed(lk_err *err, lk_status status, const char *what, const char *why) {
+    if (err) snprintf(err->msg, sizeof err->msg, "%s: %s", what, why);
+    return status;
+}
+
+void *address(uint64_t at) { return (void *)(uintptr_t)at; }
+
+/* ---- the ring ---- */
+
+/* Go on to the next section when its copies are done. */
+int next_section(struct gpu_device *gpu) {
+    struct gpu_ring *ring = &gpu->ring;
+    int error = gpu_event_record(ring->done[ring->section], gpu->stream);
+    if (error) return error;
+    ring->recorded[ring->section] = true;
+    ring->section = (ring->section + 1) % RING_SECTIONS;
+    ring->used = 0;
+    return ring->recorded[ring->section] ? gpu_event_sync(ring->done[ring->section]) : 0;
+}
+
+int open_ring(struct gpu_device *gpu) {
+    struct gpu_ring *ring = &gpu->ring;
+    int error = gpu_alloc_pinned((void **)&ring->memory, (size_t)RING_SECTION * RING_SECTIONS);
+    for (int i = 0; i < RING_SECTIONS && !error; i++) error = gpu_event_create(&ring->done[i]);
+    return error;
+}
+
+void close_ring(struct gpu_ring *ring) {
+    for (int i = 0; i < RING_SECTIONS; i++) gpu_event_destroy(ring->done[i]);
+    gpu_free_pinned(ring->memory);
+}
+
+} // namespace
+
+struct gpu_device *gpu_device_of(const struct lk_device *device) {
+    struct gpu_device *gpu = (struct gpu_device *)device->self;
+    gpu_select(gpu->number); /* a number that was opened */
+    return gpu;
+}
+
+lk_status gpu_check(int error, const char *what, lk_err *err) {
+    if (!error) return LK_OK;
+    lk_status status = LK_E_IO;
+    if (gpu_is_out_of_memory(error)) status = LK_E_NOMEM;
+    return failed(err, status, what, gpu_error_text(error));
+}
+
+lk_status gpu_send(struct gpu_device *gpu, uint64_t to, const void *from, size_t size,
+                   lk_err *err) {
+    struct gpu_ring *ring = &gpu->ring;
+    const char *bytes = (const char *)from;
+    while (size > 0) {
+        int error = ring->used == RING_SECTION ? next_section(gpu) : 0;
+        if (error) return gpu_check(error, "upload", err);
+        size_t room = RING_SECTION - ring->used, n = size < room ? size : room;
+        char *piece = ring->memory + (size_t)ring->section * RING_SECTION + ring->used;
+        memcpy(piece, bytes, n);
+        error = gpu_copy(address(to), piece, n, gpu->stream);
+        if (error) return gpu_check(error, "upload", err);
+        ring->used += n, to += n, bytes += n, size -= n;
+    }
+    return LK_OK;
+}
+
+lk_status gpu_room(struct gpu_device *gpu, struct gpu_buffer *buffer, size_t size, lk_err *err) {
+    if (size <= buffer->size) return LK_OK;
+    size_t grown = (size_t)1 << 16;
+    while (grown < size) grown *= 2;
+    void *memory;
+    int error = gpu_stream_sync(gpu->stream); /* commands may use the old one */
+    if (!error) error = gpu_alloc(&memory, grown);
+    if (error) return gpu_check(error, "memory for commands", err);
+    gpu_free(address(buffer->at));
+    buffer->at = (uint64_t)(uintptr_t)memory, buffer->size = grown;
+    return gpu_check(gpu_fill(memory, 0, grown, gpu->stream), "memory for commands", err);
+}
+
+namespace {
+
+typedef std::lock_guard<std::mutex> guard;
+
+/* ---- memory ---- */
+
+lk_status device_alloc(struct lk_device *device, size_t size, uint64_t *at, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    void *memory;
+    *at = 0;
+    int error = gpu_alloc(&memory, size);
+    if (error) return gpu_check(error, "device memory", err);
+    error = gpu_fill(memory, 0, size, gpu->stream);
+    if (error) {
+        gpu_free(memory);
+        return gpu_check(error, "device memory", err);
+    }
+    *at = (uint64_t)(uintptr_t)memory;
+    return LK_OK;
+}
+
+void device_free(struct lk_device *device, uint64_t at, size_t) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    gpu_stream_sync(gpu->stream); /* a fault is reported by the next command */
+    gpu_free(address(at));
+}
+
+lk_status device_upload(struct lk_device *device, uint64_t to, const void *from, size_t size,
+                        lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_send(gpu, to, from, size, err);
+}
+
+/* Through the ring's memory, section by section. */
+lk_status device_download(struct lk_device *device, void *to, uint64_t from, size_t size,
+                          lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    char *bytes = (char *)to;
+    while (size > 0) {
+        int error = next_section(gpu);
+        size_t n = size < (size_t)RING_SECTION ? size : (size_t)RING_SECTION;
+        char *piece = gpu->ring.memory + (size_t)gpu->ring.section * RING_SECTION;
+        if (!error) error = gpu_copy(piece, address(from), n, gpu->stream);
+        if (!error) error = gpu_stream_sync(gpu->stream);
+        if (error) return gpu_check(error, "download", err);
+        memcpy(bytes, piece, n);
+        from += n, bytes += n, size -= n;
+    }
+    return LK_OK;
+}
+
+lk_status device_copy(struct lk_device *device, uint64_t to, uint64_t from, size_t size,
+                      lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    if (size == 0) return LK_OK;
+    return gpu_check(gpu_copy(address(to), address(from), size, gpu->stream), "copy", err);
+}
+
+lk_status device_clear(struct lk_device *device, uint64_t to, size_t size, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    if (size == 0) return LK_OK;
+    return gpu_check(gpu_fill(address(to), 0, size, gpu->stream), "clear", err);
+}
+
+lk_status device_sync(struct lk_device *device, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_check(gpu_stream_sync(gpu->stream), "sync", err);
+}
+
+/* ---- the device itself ---- */
+
+void device_memory(const struct lk_device *device, uint64_t *total, uint64_t *unused) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    *total = gpu->card.memory_bytes;
+    if (gpu_free_bytes(unused)) *unused = 0;
+}
+
+void device_close(struct lk_device *device) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    if (gpu->stream) gpu_stream_sync(gpu->stream);
+    for (struct gpu_buffer *buffer : {&gpu->commands, &gpu->scratch, &gpu->tickets})
+        gpu_free(address(buffer->at));
+    close_ring(&gpu->ring);
+    gpu_event_destroy(gpu->event);
+    gpu_stream_destroy(gpu->stream);
+    delete gpu;
+}
+
+void print_card(const struct gpu_card *card, char *text, size_t size) {
+    snprintf(text, size, "%.48s, sm_%d%d, %.1f GiB", card->name, card->major, card->minor,
+             (double)card->memory_bytes / (1 << 30));
+}
+
+/* ---- the module ---- */
+
+int module_count(void) {
+    int n = 0;
+    return gpu_count(&n) || n < 0 ? 0 : n;
+}
+
+lk_status module_describe(int number, struct lk_device_info *info, lk_err *err) {
+    struct gpu_card card;
+    int error = gpu_properties(number, &card);
+    if (error) return gpu_check(error, "properties", err);
+    print_card(&card, info->text, sizeof info->text);
+    info->memory = card.memory_bytes;
+    error = gpu_select(number);
+    if (!error) error = gpu_free_bytes(&info->unused);
+    return gpu_check(error, "memory", err);
+}
+
+/* ---- commands: no kernels yet, so every session is refused ---- */
+
+lk_status device_move(struct lk_device *, const struct lk_device_move *, const struct lk_move *,
+                      size_t, lk_err *err) {
+    return failed(err, LK_E_UNSUPPORTED, "moves", "not built");
+}
+
+lk_status device_attend(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
+                        size_t, lk_err *err) {
+    return failed(err, LK_E_UNSUPPORTED, "attention", "not built");
+}
+
+lk_status device_score(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
+                       bool, uint64_t, lk_err *err) {
+    return failed(err, LK_E_UNSUPPORTED, "attention scores", "not built");
+}
+
+const char *device_refuses(const struct lk_device *, const struct lk_device_needs *) {
+    return "its kernels are not built";
+}
+
+const struct lk_device_functions the_functions = {
+    device_alloc,   device_free,   device_upload, device_download, device_copy,
+    device_clear,   device_move,   device_attend, device_score,    device_sync,
+    device_refuses, device_memory, device_close,
+};
+
+lk_status module_open(int number, struct lk_device **device, lk_err *err) {
+    struct gpu_device *gpu = new (std::nothrow) gpu_device();
+    if (!gpu) return failed(err, LK_E_NOMEM, "open", "out of memory");
+    int error = gpu_properties(number, &gpu->card);
+    if (!error && gpu->card.major < 8) {
+        delete gpu;
+        return failed(err, LK_E_UNSUPPORTED, "open", "cards before sm_80 are not supported");
+    }
+    if (!error) error = gpu_select(number);
+    if (!error) error = gpu_stream_create(&gpu->stream);
+    if (!error) error = gpu_event_create(&gpu->event);
+    if (!error) error = open_ring(gpu);
+    gpu->number = number;
+    gpu->device.self = gpu;
+    gpu->device.call = &the_functions;
+    gpu->device.slab_bytes = SLAB_BYTES;
+    print_card(&gpu->card, gpu->device.text, sizeof gpu->device.text);
+    if (error) {
+        device_close(&gpu->device);
+        return gpu_check(error, "open", err);
+    }
+    *device = &gpu->device;
+    return LK_OK;
+}
+
+const struct lk_module the_module = {LOWKEY_VERSION, module_count, module_describe, module_open};
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) const struct lk_module *lk_cuda_module(int abi) {
+    return abi == LK_MODULE_ABI ? &the_module : NULL;
+}

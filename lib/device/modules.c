@@ -1,0 +1,178 @@
+/* Loads device modules and lists what they find. Nothing is remembered here: the dynamic linker
+ * knows what is loaded, and a module counts its devices. */
+#define _GNU_SOURCE /* dladdr */
+#include "device/modules.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A kind of device. The devices of a numbered kind are its name and a number. */
+static const struct kind {
+    const char *name, *file;
+    bool numbered;
+    bool hidden; /* for tests: not in lists if its module is missing */
+} kinds[] = {
+    {"cuda", "liblowkey-cuda.so", true, false},
+    {"emulated", "liblowkey-emulated.so", false, true},
+};
+
+enum { N_KIND = sizeof kinds / sizeof kinds[0], PATH_SIZE = 4096 };
+
+/* Number of the device that `name` means in this kind; -1: none. */
+static int number_of(const struct kind *kind, const char *name) {
+    size_t len = strlen(kind->name);
+    if (strncmp(name, kind->name, len) != 0) return -1;
+    const char *digits = name + len;
+    if (!kind->numbered) return *digits ? -1 : 0;
+    if (digits[0] < '0' || digits[0] > '9' || strlen(digits) > 3) return -1;
+    if (digits[0] == '0' && digits[1]) return -1;
+    char *end;
+    long n = strtol(digits, &end, 10);
+    return *end ? -1 : (int)n;
+}
+
+static const struct kind *find_kind(const char *name, int *number) {
+    for (int i = 0; i < N_KIND; i++)
+        if ((*number = number_of(&kinds[i], name)) >= 0) return &kinds[i];
+    return NULL;
+}
+
+static void to_folder(char *path) {
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = 0;
+    else
+        snprintf(path, PATH_SIZE, ".");
+}
+
+/* The folder of the shared library, or of the program if the library is linked into it. False if
+ * the system does not say. */
+static bool own_folder(char out[PATH_SIZE]) {
+    Dl_info info;
+    char program[PATH_SIZE];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n > 0) program[n] = 0;
+    bool shared = dladdr(&kinds, &info) && info.dli_fname && strstr(info.dli_fname, ".so");
+    if (!shared && n <= 0) return false;
+    snprintf(out, PATH_SIZE, "%s", shared ? info.dli_fname : program);
+    to_folder(out);
+    return true;
+}
+
+/* The file of a module. False if it is missing: `path` is the folder that should have it. */
+static bool find_file(const struct kind *kind, char path[PATH_SIZE]) {
+    static const char *const below[] = {"", "/lowkey", "/../lib/lowkey", "/../lib"};
+    const char *given = getenv("LOWKEY_MODULES");
+    char own[PATH_SIZE];
+    if (given && *given)
+        snprintf(own, sizeof own, "%s", given);
+    else if (!own_folder(own))
+        snprintf(own, sizeof own, "/usr/lib/lowkey");
+    size_t n = given && *given ? 1 : sizeof below / sizeof below[0];
+    for (size_t i = 0; i < n; i++) {
+        char file[PATH_SIZE + 64];
+        snprintf(file, sizeof file, "%s%s/%s", own, below[i], kind->file);
+        if (strlen(file) < PATH_SIZE && access(file, R_OK) == 0) {
+            memcpy(path, file, strlen(file) + 1);
+            return true;
+        }
+    }
+    snprintf(path, PATH_SIZE, "%s", own);
+    return false;
+}
+
+/* NULL with a message if the module cannot be used. */
+static const struct lk_module *load(const struct kind *kind, lk_err *err) {
+    char path[PATH_SIZE];
+    if (!find_file(kind, path)) {
+        lk_fail(err, LK_E_UNSUPPORTED,
+                "%s is not in %s: build lowkey with -DLOWKEY_CUDA=ON, or set LOWKEY_MODULES",
+                kind->file, path);
+        return NULL;
+    }
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle) {
+        lk_fail(err, LK_E_UNSUPPORTED, "cannot load %s: %s", kind->file, dlerror());
+        return NULL;
+    }
+    const struct lk_module *(*entry)(int abi);
+    *(void **)&entry = dlsym(handle, LK_MODULE_SYMBOL);
+    const struct lk_module *module = entry ? entry(LK_MODULE_ABI) : NULL;
+    bool same = module && strcmp(module->version, lk_version()) == 0;
+    if (!same)
+        lk_fail(err, LK_E_UNSUPPORTED, "%s is of %s%s, not of lowkey %s: build both together", path,
+                module ? "lowkey " : "another version", module ? module->version : "",
+                lk_version());
+    dlclose(handle); /* it stays loaded */
+    return same ? module : NULL;
+}
+
+static void name_device(const struct kind *kind, int number, char name[32]) {
+    if (kind->numbered)
+        snprintf(name, 32, "%s%d", kind->name, number);
+    else
+        snprintf(name, 32, "%s", kind->name);
+}
+
+bool lk_device_list(size_t n, struct lk_device_info *info) {
+    for (int i = 0; i < N_KIND; i++) {
+        const struct lk_module *module = load(&kinds[i], NULL);
+        size_t count = module ? (size_t)module->count() : 0;
+        if (n >= count) {
+            n -= count;
+            continue;
+        }
+        memset(info, 0, sizeof *info);
+        lk_err err = {0};
+        if (module->describe((int)n, info, &err))
+            snprintf(info->text, sizeof info->text, "%.95s", err.msg);
+        name_device(&kinds[i], (int)n, info->name);
+        return true;
+    }
+    return false;
+}
+
+bool lk_device_kind(size_t n, char *line, size_t size) {
+    for (int i = 0; i < N_KIND; i++) {
+        lk_err err = {0};
+        const struct lk_module *module = load(&kinds[i], &err);
+        if ((!module && kinds[i].hidden) || n-- > 0) continue;
+        int count = module ? module->count() : 0;
+        if (module)
+            snprintf(line, size, "%s: %d device%s", kinds[i].name, count, count == 1 ? "" : "s");
+        else
+            snprintf(line, size, "%s: %s", kinds[i].name, err.msg);
+        return true;
+    }
+    return false;
+}
+
+bool lk_device_has_name(const char *name) {
+    int number;
+    return find_kind(name, &number) != NULL;
+}
+
+lk_status lk_device_open(const char *name, struct lk_device **device, lk_err *err) {
+    *device = NULL;
+    int number;
+    const struct kind *kind = find_kind(name, &number);
+    if (!kind) return lk_fail(err, LK_E_ARG, "no device is named '%.30s'", name);
+    lk_err why = {0};
+    const struct lk_module *module = load(kind, &why);
+    if (!module) return lk_fail(err, LK_E_UNSUPPORTED, "device %s: %.200s", name, why.msg);
+    int count = module->count();
+    if (number >= count)
+        return lk_fail(err, LK_E_ARG, "device %s: there are %d devices of this kind", name, count);
+    lk_status status = module->open(number, device, &why);
+    if (status) return lk_fail(err, status, "device %s: %.200s", name, why.msg);
+    name_device(kind, number, (*device)->name);
+    return LK_OK;
+}
+
+void lk_device_close(struct lk_device *device) {
+    if (device) device->call->close(device);
+}
