@@ -2,8 +2,8 @@
  * so one lowkey runs with and without it.
  *
  * The function LK_MODULE_SYMBOL returns the table of the module, or NULL if it was built for
- * another LK_MODULE_ABI. The number changes with any struct that both sides see: this file, device.h,
- * commands.h. */
+ * another LK_MODULE_ABI. The number changes with any struct that both sides see: this file,
+ * device.h, commands.h. */
 #ifndef LK_DEVICE_MODULE_H
 #define LK_DEVICE_MODULE_H
 

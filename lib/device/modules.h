@@ -21,8 +21,8 @@ bool lk_device_kind(size_t n, char *line, size_t size);
 bool lk_device_has_name(const char *name);
 
 /* Open a device. *device is owned: lk_device_close. LK_E_ARG: no kind of device has this name, or
- * there are fewer of this kind. LK_E_UNSUPPORTED: its module is not there, is of another version, or
- * cannot be loaded. LK_E_NOMEM, LK_E_IO from the device. */
+ * there are fewer of this kind. LK_E_UNSUPPORTED: its module is not there, is of another version,
+ * or cannot be loaded. LK_E_NOMEM, LK_E_IO from the device. */
 lk_status lk_device_open(const char *name, struct lk_device **device, lk_err *err);
 void lk_device_close(struct lk_device *device);
 
