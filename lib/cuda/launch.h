@@ -6,7 +6,7 @@
  *         typedef struct lk_some_args args;           plain data, at most 4 KiB
  *         enum { WARPS = 8, CLUSTER = 1, PER_SM = 1 }; warps of a block; blocks of a cluster, in x;
  *                                                      blocks that shall fit on a multiprocessor
- *         static WF void warp(const args &a, S shared, const gpu_place &at);
+ *         WF void warp(const args &a, S shared, const gpu_place &at);
  *     };
  *
  * and `gpu_launch<some_kernel>(grid, shared, stream, args)` launches it. On cards without clusters

@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#define WF __device__ __forceinline__
+#define WF static __device__ __forceinline__
 
 typedef uint32_t U;
 typedef int32_t I;
