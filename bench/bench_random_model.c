@@ -1,7 +1,7 @@
 /* Writes a model with random weights and the shape of a real one, to measure speed. Its text means
  * nothing.
  *
- *   build/bench/random_model SHAPE TYPE FILE
+ *   build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS]]
  *   build/bench/random_model qwen3moe q4_K qwen3moe.gguf
  *
  * SHAPE is one of:
@@ -10,12 +10,14 @@
  *   qwen35     about Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
  *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
  *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
+ *   llama3-8b, llama2-7b, llama2-13b
  *
  * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
  * The rows of a matrix repeat after the first 512. */
 #include "tiny_gguf.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct tiny_spec shapes[] = {
@@ -80,6 +82,45 @@ static const struct tiny_spec shapes[] = {
      .n_ctx = 65536,
      .mib = 1024,
      .seed = 1},
+    {.name = "llama3-8b",
+     .arch = "llama",
+     .n_layer = 32,
+     .n_head = 32,
+     .n_head_kv = 8,
+     .d_head = 128,
+     .n_embd = 4096,
+     .n_ff = 14336,
+     .n_vocab = 128256,
+     .n_ctx = 131072,
+     .untied = true,
+     .mib = 6144,
+     .seed = 1},
+    {.name = "llama2-7b",
+     .arch = "llama",
+     .n_layer = 32,
+     .n_head = 32,
+     .n_head_kv = 32,
+     .d_head = 128,
+     .n_embd = 4096,
+     .n_ff = 11008,
+     .n_vocab = 32000,
+     .n_ctx = 131072,
+     .untied = true,
+     .mib = 6144,
+     .seed = 1},
+    {.name = "llama2-13b",
+     .arch = "llama",
+     .n_layer = 40,
+     .n_head = 40,
+     .n_head_kv = 40,
+     .d_head = 128,
+     .n_embd = 5120,
+     .n_ff = 13824,
+     .n_vocab = 32000,
+     .n_ctx = 131072,
+     .untied = true,
+     .mib = 10240,
+     .seed = 1},
 };
 
 static enum ggml_type find_type(const char *name) {
@@ -90,11 +131,13 @@ static enum ggml_type find_type(const char *name) {
 
 int main(int argc, char **argv) {
     const struct tiny_spec *found = NULL;
-    for (size_t i = 0; argc == 4 && i < sizeof shapes / sizeof *shapes; i++)
+    bool right = argc >= 4 && argc <= 6;
+    for (size_t i = 0; right && i < sizeof shapes / sizeof *shapes; i++)
         if (strcmp(shapes[i].name, argv[1]) == 0) found = &shapes[i];
-    enum ggml_type type = argc == 4 ? find_type(argv[2]) : GGML_TYPE_COUNT;
+    enum ggml_type type = right ? find_type(argv[2]) : GGML_TYPE_COUNT;
     if (!found || type == GGML_TYPE_COUNT) {
-        fprintf(stderr, "usage: build/bench/random_model SHAPE TYPE FILE\nshapes:");
+        fprintf(stderr,
+                "usage: build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS]]\nshapes:");
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             fprintf(stderr, " %s", shapes[i].name);
         fprintf(stderr, "\ntypes: f16, q8_0, q4_0, q4_K\n");
@@ -102,6 +145,8 @@ int main(int argc, char **argv) {
     }
     struct tiny_spec spec = *found;
     spec.type = type;
+    if (argc > 4) spec.n_layer = (int)strtol(argv[4], NULL, 10);
+    if (argc > 5) spec.n_head_kv = (int)strtol(argv[5], NULL, 10);
     if (tiny_gguf_write(argv[3], &spec)) return 0;
     fprintf(stderr, "random_model: cannot write %s\n", argv[3]);
     return 1;
