@@ -1,0 +1,105 @@
+/* Times the kernels of lib/cuda for scripts/bench-gpu, on a card (nvcc) or in the emulator, where
+ * nothing is timed and results are compared. Reads jobs, one per line, and answers each with a line
+ * of JSON:
+ *
+ *     card what=memcpy|copy|read|empty
+ *     check
+ *
+ * `us` is the median time of one launch, `sd` its standard deviation over `repeats` repetitions of
+ * a graph of launches. `emulate=1` at the end of a job makes the sizes small. */
+#include "gpu/bench_gpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+namespace {
+
+/* ---- bandwidth of the card ---- */
+
+/* Copy 16 bytes per lane; a block takes every n_block-th 16 KiB. */
+struct copy_kernel {
+    struct args {
+        uint64_t to, from, bytes; /* a multiple of 16 KiB */
+        int n_block;
+    };
+    enum { WARPS = 16, CLUSTER = 1, PER_SM = 2, PIECE = 16 << 10 };
+    WF void warp(const args &a, S, const gpu_place &place) {
+        U lane = lane_id() * 16u + (uint32_t)place.warp * 512u;
+        for (uint64_t i = (uint64_t)place.x * PIECE; i < a.bytes; i += (uint64_t)a.n_block * PIECE)
+            for (uint32_t part = 0; part < PIECE; part += WARPS * 512) {
+                U4 x = ldg128(at((const char *)(a.from + i), lane, 1, splat(part)));
+                for (uint32_t w = 0; w < 4; w++)
+                    stg32((char *)(a.to + i), lane + (part + 4 * w), x.v[w]);
+            }
+    }
+};
+
+/* Read, and write a word only if the bits of what was read are unlikely ones. */
+struct read_kernel {
+    typedef copy_kernel::args args;
+    enum { WARPS = 16, CLUSTER = 1, PER_SM = 2, PIECE = copy_kernel::PIECE };
+    WF void warp(const args &a, S, const gpu_place &place) {
+        U lane = lane_id() * 16u + (uint32_t)place.warp * 512u, sum = splat(0);
+        for (uint64_t i = (uint64_t)place.x * PIECE; i < a.bytes; i += (uint64_t)a.n_block * PIECE)
+            for (uint32_t part = 0; part < PIECE; part += WARPS * 512) {
+                U4 x = ldg128(at((const char *)(a.from + i), lane, 1, splat(part)));
+                sum = sum ^ x.v[0] ^ x.v[1] ^ x.v[2] ^ x.v[3];
+            }
+        if (lanes_of(sum == 0x12345678u) == ~0u) stg32((char *)a.to, lane, sum);
+    }
+};
+
+struct empty_kernel {
+    struct args {
+        int nothing;
+    };
+    enum { WARPS = 4, CLUSTER = 1, PER_SM = 1 };
+    WF void warp(const args &, S, const gpu_place &) {}
+};
+
+template <class K> int launch_bytes(const bench_card &card, const buffer &to, const buffer &from) {
+    int n_block = card.is.n_sm * 2;
+    typename K::args a = {to.at(), from.at(), to.size, n_block};
+    return gpu_launch<K>(gpu_grid{n_block, 1, 1}, 0, card.stream, a);
+}
+
+answer run_card(bench_card &card, const job &j) {
+    std::string what = j.word("what");
+    if (what == "empty")
+        return timed(card, 64, [&](int) {
+            return gpu_launch<empty_kernel>(gpu_grid{1, 1, 1}, 0, card.stream,
+                                            empty_kernel::args{});
+        });
+    size_t size = j.emulate() ? 64 << 10 : (size_t)2 << 30;
+    buffer from(size), to(size);
+    if (!from.at() || !to.at()) return skipped("out of memory");
+    card.fill(from, 1), card.fill(to, 0);
+    answer a = timed(card, 1, [&](int) {
+        if (what == "memcpy")
+            return gpu_copy((void *)to.at(), (void *)from.at(), size, card.stream);
+        return what == "copy" ? launch_bytes<copy_kernel>(card, to, from)
+                              : launch_bytes<read_kernel>(card, to, from);
+    });
+    a.bytes = what == "read" ? (double)size : 2.0 * (double)size; /* read and written */
+    if (what != "read" && card.last_byte(to) != 1) return failed("the copy is wrong");
+    return a;
+}
+
+/* ---- jobs ---- */
+
+answer run(bench_card &card, const job &j) {
+    if (j.kind == "card") return run_card(card, j);
+    return skipped("no kernels for '" + j.kind + "' yet");
+}
+
+} // namespace
+
+int main() {
+    bench_card card;
+    char line[1024];
+    while (fgets(line, sizeof line, stdin)) {
+        job j(line);
+        print(card.missing.empty() ? run(card, j) : skipped(card.missing));
+    }
+    return 0;
+}

@@ -1,0 +1,189 @@
+"""What scripts/bench-gpu takes along to a machine with a card, built ahead: at most 60 MB.
+
+    DIR/kernels          bench/gpu/kernels.cpp and lib/cuda for sm_80, sm_90a and sm_120, by nvcc
+    DIR/rivals_ggml      ggml-cuda's attention for sm_90 (--rivals)
+    DIR/wheels/          FlashAttention 3 and exllamav3, unpacked (--rivals)
+    DIR/lowkey           the program and its module, if the build has -DLOWKEY_CUDA=ON
+
+nvcc is $NVCC, or in the path, or in /usr/local/cuda/bin. LOWKEY_JOBS compilers run at once (default 2).
+"""
+import concurrent.futures
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MOST_MB = 60
+ARCHITECTURES = ("80", "90a", "120")
+WHEELS = ("fa3-fwd==0.0.3", "exllamav3==1.6.5")
+PLATFORMS = ("manylinux_2_24_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64")
+NOT_CARRIED = {
+    "flashinfer-python 0.7.2.post1": "has sources only and compiles each kernel at first use, which takes minutes; measured if its cache is there",
+    "vllm 0.33.0": "its wheel is larger than all that may be carried; its attention on these cards is FlashAttention 3, which is measured",
+}
+GGML_TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+# Of ggml-cuda: the backend, attention's choice of a kernel, and the kernels for one to eight query tokens, 64 or 128 channels.
+GGML_FILES = ["ggml-cuda", "fattn", "fattn-tile"] + ["template-instances/" + name for name in (
+    *(f"fattn-mma-f16-instance-ncols1_{n}" for n in ("1-ncols2_8", "2-ncols2_4", "4-ncols2_2", "8-ncols2_1", "4-ncols2_4", "8-ncols2_4")),
+    *(f"fattn-vec-instance-{t}-{t}" for t in ("f16", "q8_0", "q4_0")), "fattn-tile-instance-dkq64-dv64", "fattn-tile-instance-dkq128-dv128")]
+
+
+def build_dir():
+    return os.environ.get("LOWKEY_BUILD_DIR", os.path.join(TOP, "build"))
+
+
+def find(folder, emulate):
+    """Paths of what was built, or None: {"kernels", "ggml"}."""
+    kernels = os.path.join(build_dir(), "bench", "gpu_kernels") if emulate else os.path.join(folder, "kernels")
+    ggml = os.path.join(folder, "rivals_ggml")
+    return {"kernels": kernels if os.path.exists(kernels) else None, "ggml": ggml if os.path.exists(ggml) else None}
+
+
+def find_nvcc():
+    for path in (os.environ.get("NVCC"), shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"):
+        if path and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def compile_all(jobs, say):
+    """Run commands [(name, command, output)] whose output is missing; the first failure ends all."""
+    def one(job):
+        name, command, output = job
+        if os.path.exists(output):
+            return
+        begin = time.monotonic()
+        result = subprocess.run([*command, "-o", output + ".part"], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RuntimeError(f"{name}: {result.stderr[-2000:]}")
+        os.rename(output + ".part", output)
+        say(f"{name}: {time.monotonic() - begin:.0f} s, {os.path.getsize(output) / 1e6:.1f} MB")
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("LOWKEY_JOBS", "2"))) as pool:
+        list(pool.map(one, jobs))
+
+
+# ---- our kernels ----
+
+def build_kernels(nvcc, folder, say):
+    """One program with code for all architectures; the codecs come from the library of the build."""
+    library = os.path.join(build_dir(), "liblowkey.a")
+    if not os.path.exists(library):
+        raise RuntimeError(f"{library} is missing: scripts/build")
+    with open(os.path.join(build_dir(), "lowkey-link.txt"), encoding="utf-8") as file:
+        libraries = [word for word in file.read().split() if not word.startswith(("-I", "-Wl"))]
+    work = os.path.join(folder, "objects")
+    os.makedirs(work, exist_ok=True)
+    sources = [os.path.join(TOP, "bench", "gpu", "kernels.cpp"), *sorted(glob.glob(os.path.join(TOP, "lib", "cuda", "*.cu")))]
+    flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", "-I" + os.path.join(TOP, "lib"), "-I" + os.path.join(TOP, "include"),
+             *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES)]
+    jobs, objects = [], []
+    for source in sources:
+        name = os.path.basename(source)
+        objects.append(os.path.join(work, name + ".o"))
+        if os.path.exists(objects[-1]) and os.path.getmtime(objects[-1]) < newest(source):
+            os.remove(objects[-1])
+        jobs.append((name, [nvcc, *flags, "-x", "cu", "-c", source], objects[-1]))
+    compile_all(jobs, say)
+    subprocess.run([nvcc, "-cudart", "static", *objects, library, *libraries, "-lpthread", "-o", os.path.join(folder, "kernels")], check=True)
+
+
+def newest(source):
+    """When a source or any header that it may include was changed."""
+    headers = glob.glob(os.path.join(TOP, "lib", "cuda", "*.h")) + glob.glob(os.path.join(TOP, "lib", "device", "*.h"))
+    return max(os.path.getmtime(path) for path in [source, *headers])
+
+
+# ---- rivals ----
+
+def build_ggml(nvcc, folder, say):
+    """ggml-cuda with attention alone. Functions of other operations are missing in the program and never called."""
+    deps = os.environ.get("LOWKEY_CACHE") or os.path.expanduser("~/.cache/lowkey")
+    archives = glob.glob(os.path.join(deps, "download", "llama_cpp_python-*.tar.gz"))
+    prefix = subprocess.run([os.path.join(TOP, "scripts", "deps")], capture_output=True, text=True, check=True).stdout.strip()
+    if not archives:
+        raise RuntimeError("the sources of llama.cpp are missing: scripts/deps")
+    work = os.path.join(folder, "objects", "ggml")
+    source = os.path.join(work, "source")
+    if not os.path.isdir(source):
+        with tarfile.open(archives[0]) as archive:
+            members = []
+            for m in archive.getmembers():
+                parts = m.name.split("/")
+                if parts[1:4] == ["vendor", "llama.cpp", "ggml"]:
+                    m.name = "/".join(parts[4:])
+                    if m.name:
+                        members.append(m)
+            archive.extractall(source + ".part", members)
+        os.rename(source + ".part", source)
+    flags = ["-std=c++17", "-O3", "-use_fast_math", "-extended-lambda", "-gencode=arch=compute_90a,code=sm_90a", "-DGGML_CUDA_USE_GRAPHS", "-DGGML_USE_CUDA",
+             "-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_SCHED_MAX_COPIES=4", "-DGGML_CUDA_NO_VMM", "-DNDEBUG",
+             "-I" + os.path.join(source, "include"), "-I" + os.path.join(source, "src"), "-I" + os.path.join(source, "src", "ggml-cuda")]
+    pairs = [(k, v) for k in GGML_TYPES for v in GGML_TYPES]
+    flags += [f"-DGGML_CUDA_FA_{k}_{v}={int(k == v and k in ('F16', 'Q8_0', 'Q4_0'))}" for k, v in pairs]
+    jobs = []
+    for name in GGML_FILES:
+        jobs.append((name, [nvcc, *flags, "-c", os.path.join(source, "src", "ggml-cuda", name + ".cu")],
+                     os.path.join(work, os.path.basename(name) + ".o")))
+    ours = os.path.join(TOP, "bench", "gpu", "rivals_ggml.cpp")
+    jobs.append(("rivals_ggml", [nvcc, *flags, "-c", ours], os.path.join(work, "rivals_ggml.o")))
+    compile_all(jobs, say)
+    base = glob.glob(os.path.join(prefix, "lib*", "libggml-base.a"))
+    subprocess.run([nvcc, "-cudart", "static", *(job[2] for job in jobs), *base, "-lpthread",
+                    "-Xlinker", "--gc-sections", "-Xlinker", "--unresolved-symbols=ignore-all", "-o", os.path.join(folder, "rivals_ggml")], check=True)
+
+
+def fetch_wheels(folder, say):
+    wheels = os.path.join(folder, "wheels")
+    for wheel in WHEELS:
+        name = wheel.split("==", maxsplit=1)[0].replace("-", "_")
+        if glob.glob(os.path.join(wheels, name + "*.dist-info")):
+            continue
+        into = os.path.join(folder, "objects", "wheels")
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
+                   "--implementation", "cp", *(word for p in PLATFORMS for word in ("--platform", p)), "-d", into, wheel]
+        if subprocess.run(command, check=False).returncode:
+            say(f"{wheel} cannot be downloaded; its rows will be skipped")
+            continue
+        with zipfile.ZipFile(glob.glob(os.path.join(into, name + "*.whl"))[0]) as archive:
+            kept = [n for n in archive.namelist() if not n.startswith("exllamav3/exllamav3_ext/")]  # sources of an extension that is not used
+            archive.extractall(wheels, kept)
+    for name, why in NOT_CARRIED.items():
+        say(f"not carried: {name}: {why}")
+
+
+def collect(folder, rivals, say):
+    """Build and collect; 0 if everything was built."""
+    folder = os.path.abspath(folder)
+    os.makedirs(folder, exist_ok=True)
+    nvcc = find_nvcc()
+    if not nvcc:
+        say("nvcc is not installed; nothing can be built for a card")
+        return 77
+    status = 0
+    for name, build in (("kernels", lambda: build_kernels(nvcc, folder, say)), ("ggml-cuda", lambda: build_ggml(nvcc, folder, say) if rivals else None),
+                        ("wheels", lambda: fetch_wheels(folder, say) if rivals else None)):
+        try:
+            build()
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+            say(f"{name} was not built: {error}")
+            status = 1
+    for path in ("lowkey", "liblowkey-cuda.so", os.path.join("bench", "batch"), os.path.join("bench", "random_model")):
+        if os.path.exists(os.path.join(build_dir(), path)):
+            shutil.copy(os.path.join(build_dir(), path), os.path.join(folder, os.path.basename(path)))
+    sizes = {name: size_of(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name not in ("objects", "logs")}
+    for name, size in sizes.items():
+        say(f"{name}: {size / 1e6:.1f} MB")
+    total = sum(sizes.values()) / 1e6
+    say(f"together {total:.1f} MB, at most {MOST_MB} may be carried" + (" (packed: tar --zstd)" if total > MOST_MB else ""))
+    return status
+
+
+def size_of(path):
+    if os.path.isfile(path):
+        return os.path.getsize(path)
+    return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(path) for name in names)
