@@ -53,7 +53,7 @@ static const struct {
      "--method palu --mean --svd output"},
     {"palu", "all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard); eager",
      "Palu: latents in 3 bits, ranks of the sidecar, K before RoPE; nothing is ever exact",
-     "--method palu"},
+     "--method palu --rank 50%"},
     {"palu-rot", "all: k=latent50%(pre)+rot3(nomean,nosigma) v=latent50%+rot3",
      "as palu with our codec: half of the components in 3 bits", "--method palu"},
     {"tale", "sink 4: f16; body: k=kivi2 v=latent50%+kivi2; recent 10%: k=kivi4 v=latent100%+kivi4",

@@ -39,7 +39,7 @@ static int read_args(const struct command *command, int argc, char **argv,
               OPT_TEXT, &a->rank},
              {0, "rank-search", "NAME",
               "how ranks are distributed: uniform, energy, fisher or fisher-uniform (default: "
-              "fisher with palu, if ggml can differentiate the model; else uniform)",
+              "fisher with palu and --rank, if ggml can differentiate the model; else uniform)",
               OPT_TEXT, &a->search, .complete = "uniform energy fisher fisher-uniform"},
              {0, "group", "N",
               "KV heads that share components, or 'all' (default: up to 4; oscar 1)", OPT_TEXT,
@@ -122,9 +122,12 @@ static const char *ranks_name(const lk_compress_opts *opts) {
     return lk_compress_name(LK_COMPRESS_RANKS, opts->ranks, &name) ? name : "";
 }
 
-/* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3). */
+/* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3): if there
+ * is a sum of ranks to distribute. The search takes much more memory and time than the bases do
+ * (docs/latents.md), and recipes that name a rank do not read its result. */
 static bool searches_by_default(const struct compress_args *a, const lk_compress_opts *opts) {
-    return !a->search && opts->method == LK_METHOD_PALU && a->text &&
+    return !a->search && (a->rank || a->fisher_tokens || a->fisher_ctx) &&
+           opts->method == LK_METHOD_PALU && a->text &&
            (opts->svd == LK_SVD_WHITENED || opts->svd == LK_SVD_OUTPUT);
 }
 

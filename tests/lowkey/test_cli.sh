@@ -421,7 +421,10 @@ says 'K before RoPE'
 says 'ranks: uniform'
 good compress --method palu --text text --tokens 1k -c 512 --fisher-tokens 128 --fisher-ctx 64 -o z.lk.gguf
 says 'ranks: fisher (--rank-search uniform'
-good compress --method palu --text text --tokens 1k -c 512 --rank-search uniform -o z.lk.gguf
+good compress --method palu --rank 40% --text text --tokens 1k -c 512 --rank-search uniform -o z.lk.gguf
+says 'ranks: uniform'
+# No sum of ranks to distribute: nothing is searched.
+good compress --method palu --text text --tokens 1k -c 512 -o z.lk.gguf
 says 'ranks: uniform'
 bad "need a sidecar" serve --port 0 --kv best-1.9
 bad "holds a sidecar, not a model" info -m y.lk.gguf
