@@ -122,9 +122,9 @@ static const char *ranks_name(const lk_compress_opts *opts) {
     return lk_compress_name(LK_COMPRESS_RANKS, opts->ranks, &name) ? name : "";
 }
 
-/* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3): if there
- * is a sum of ranks to distribute. The search takes much more memory and time than the bases do
- * (docs/latents.md), and recipes that name a rank do not read its result. */
+/* Whether ranks follow Fisher information without being asked to, as in Palu (section 3.3): if
+ * there is a sum of ranks to distribute. The search takes much more memory and time than the bases
+ * do (docs/latents.md), and recipes that name a rank do not read its result. */
 static bool searches_by_default(const struct compress_args *a, const lk_compress_opts *opts) {
     return !a->search && (a->rank || a->fisher_tokens || a->fisher_ctx) &&
            opts->method == LK_METHOD_PALU && a->text &&
