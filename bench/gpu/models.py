@@ -51,9 +51,9 @@ class Models:
         """The path of a file with random weights, which is written once."""
         if shape not in LAYERS:
             raise Skip(f"no random model of {shape}'s shape")
-        path = os.path.join(self.folder, f"{shape}-{layers}-{kv_heads}.gguf")
+        path = os.path.join(self.folder, "objects", f"{shape}-{layers}-{kv_heads}.gguf")
         if not os.path.exists(path):
-            os.makedirs(self.folder, exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             self.run(self.program("bench/random_model"), shape, "q4_K", path + ".part", str(layers), str(kv_heads))
             os.rename(path + ".part", path)
         return path

@@ -2,7 +2,7 @@
 
     DIR/kernels          bench/gpu/kernels.cpp and lib/cuda for sm_80, sm_90a and sm_120, by nvcc
     DIR/rivals_ggml      ggml-cuda's attention for sm_90 (--rivals)
-    DIR/wheels/          FlashAttention 3 and exllamav3, unpacked (--rivals)
+    DIR/wheels/          FlashAttention 3 and exllamav3's attention (--rivals); rivals_torch.py unpacks them
     DIR/lowkey           the program and its module, if the build has -DLOWKEY_CUDA=ON
 
 nvcc is $NVCC, or in the path, or in /usr/local/cuda/bin. LOWKEY_JOBS compilers run at once (default 2).
@@ -21,6 +21,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 MOST_MB = 60
 ARCHITECTURES = ("80", "90a", "120")
 WHEELS = ("fa3-fwd==0.0.3", "exllamav3==1.6.5")
+EXLLAMA_PARTS = ("exllamav3/modules/attention_fn/", "exllamav3/util/")  # its attention; the rest compiles an extension
 PLATFORMS = ("manylinux_2_24_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64")
 NOT_CARRIED = {
     "flashinfer-python 0.7.2.post1": "has sources only and compiles each kernel at first use, which takes minutes; measured if its cache is there",
@@ -133,15 +134,23 @@ def build_ggml(nvcc, folder, say):
     jobs.append(("rivals_ggml", [nvcc, *flags, "-c", ours], os.path.join(work, "rivals_ggml.o")))
     compile_all(jobs, say)
     base = glob.glob(os.path.join(prefix, "lib*", "libggml-base.a"))
-    subprocess.run([nvcc, "-cudart", "static", *(job[2] for job in jobs), *base, "-lpthread",
-                    "-Xlinker", "--gc-sections", "-Xlinker", "--unresolved-symbols=ignore-all", "-o", os.path.join(folder, "rivals_ggml")], check=True)
+    link = [nvcc, "-cudart", "static", *(job[2] for job in jobs), *base, "-lpthread", "-Xlinker", "--gc-sections"]
+    program, stubs = os.path.join(folder, "rivals_ggml"), os.path.join(work, "stubs.s")
+    subprocess.run([*link, "-Xlinker", "--unresolved-symbols=ignore-all", "-o", program], check=True)
+    symbols = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    missing = sorted({line.split()[-1] for line in symbols.splitlines() if " U " in line and "@" not in line})
+    with open(stubs, "w", encoding="utf-8") as file:
+        for name in missing:  # a call of one ends the program
+            file.write(f".globl {name}\n{name}: ud2\n")
+    subprocess.run([*link, stubs, "-o", program], check=True)
+    say(f"rivals_ggml: {len(missing)} functions of other operations left out")
 
 
 def fetch_wheels(folder, say):
     wheels = os.path.join(folder, "wheels")
     for wheel in WHEELS:
         name = wheel.split("==", maxsplit=1)[0].replace("-", "_")
-        if glob.glob(os.path.join(wheels, name + "*.dist-info")):
+        if glob.glob(os.path.join(wheels, name + "-*.whl")):
             continue
         into = os.path.join(folder, "objects", "wheels")
         command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
@@ -149,9 +158,12 @@ def fetch_wheels(folder, say):
         if subprocess.run(command, check=False).returncode:
             say(f"{wheel} cannot be downloaded; its rows will be skipped")
             continue
-        with zipfile.ZipFile(glob.glob(os.path.join(into, name + "*.whl"))[0]) as archive:
-            kept = [n for n in archive.namelist() if not n.startswith("exllamav3/exllamav3_ext/")]  # sources of an extension that is not used
-            archive.extractall(wheels, kept)
+        os.makedirs(wheels, exist_ok=True)
+        archive = glob.glob(os.path.join(into, name + "*.whl"))[0]
+        with zipfile.ZipFile(archive) as source, zipfile.ZipFile(os.path.join(wheels, os.path.basename(archive)), "w", zipfile.ZIP_DEFLATED) as kept:
+            for entry in source.namelist():
+                if name != "exllamav3" or entry.startswith(EXLLAMA_PARTS):
+                    kept.writestr(entry, source.read(entry))
     for name, why in NOT_CARRIED.items():
         say(f"not carried: {name}: {why}")
 

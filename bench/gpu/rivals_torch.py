@@ -1,18 +1,20 @@
 """Decode attention of other implementations, for scripts/bench-gpu: PyTorch's (cuDNN, flash, unfused), FlashAttention 3,
 FlashInfer, exllamav3's quantized cache.
 
-usage: python3 rivals_torch.py FOLDER     with unpacked wheels; reads jobs, one per line, and answers each with a line of JSON:
+usage: python3 rivals_torch.py FOLDER     with wheels; reads jobs, one per line, and answers each with a line of JSON:
 
     attend heads=32/8 d=128 batch=8 rows=32768 queries=1 with=cudnn
 
 `us` is the median time of one layer in a graph of layers that together have at least 768 MB of rows. Rows are normal noise.
 """
+import glob
 import importlib
 import json
 import math
 import os
 import sys
 import types
+import zipfile
 
 try:
     import torch
@@ -57,8 +59,13 @@ def graph_us(call, n, repeats=9):
 class Bench:
     def __init__(self, wheels):
         self.point, self.kv, self.q = None, None, None
-        self.wheels, self.fa3, self.exl = wheels, None, None
-        sys.path.insert(0, wheels)
+        self.fa3, self.exl = None, None
+        unpacked = os.path.join(wheels, "unpacked")
+        for path in glob.glob(os.path.join(wheels, "*.whl")):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(unpacked)
+        self.wheels = unpacked
+        sys.path.insert(0, unpacked)
 
     def rows(self, job):
         """The rows of a point, kept for the next job of the same point: (queries, rows [layer][2][batch][n][heads][d])."""

@@ -230,7 +230,7 @@ ROWS = [
         ("f16",), ("tale", "best-3"), 120, paper={(4 * K, "tale"): "above FlashAttention (plot)"}, paper_of="TALE, H100, GPT-fast, Llama-2-7B", default=False),
     Row("tale-f6", "TALE, figure 6: the longest context in 80 GB", [Point(LLAMA_8B, 1, 0)],
         [Contestant(kv, "plan", f"fit shape=llama3-8b kv={kv} gib=74.5") for kv in ("f16", "tale", "best-3")], ("f16",), ("tale", "best-3"), 20,
-        paper={(0, "tale"): "1.5 times FlashAttention's"}, paper_of="TALE, H100 80 GB, Llama-3.1-8B-Instruct", note="computed; in tokens, not µs"),
+        paper={(0, "tale"): "1.5 times FlashAttention's"}, paper_of="TALE, H100 80 GB, Llama-3.1-8B-Instruct", note="computed; in tokens, not µs", default=False),
     Row("less-t6", "LESS, table 6: prompt and generation together", [Point(LLAMA_7B, 24, 2048), Point(LLAMA_7B, 64, 2048), Point(LLAMA_13B, 4, 5000)],
         [model(kv, f"generate=1 kv={kv}") for kv in ("f16", "h2o", "less")], ("f16",), ("h2o", "less"), 240,
         paper={(2048, "f16"): "116.7 s at batch 24, out of memory at 64", (2048, "h2o"): "78.3 s at batch 24, 819.2 tokens/s at 64",
@@ -264,7 +264,7 @@ ROWS = [
     Row("memory", "what fits in 24 and 80 GB: the longest context of Llama-3-8B's shape, 4-bit weights", [Point(LLAMA_8B, b, 0) for b in (1, 8, 32)],
         [Contestant(f"{kv}, {gb} GB", "plan", f"fit {{words}} shape=llama3-8b kv={kv} gib={gib}") for gb, gib in ((24, 22.35), (80, 74.5)) for kv in ("f16", "best-4", "best-3")] +
         [Contestant(f"llama.cpp {t}, {gb} GB", "plan", f"fit {{words}} shape=llama3-8b llama={t} gib={gib}") for gb, gib in ((24, 22.35), (80, 74.5)) for t in ("f16", "q4_0")],
-        budget=30, note="computed; in tokens, not µs"),
+        budget=30, note="computed; in tokens, not µs", default=False),
     Row("sanitizer", "compute-sanitizer memcheck and racecheck on the checks", [Point(LLAMA_8B, 1, 650)],
         [Contestant(tool, "sanitizer", tool) for tool in ("memcheck", "racecheck")], budget=150, default=False),
 ]
