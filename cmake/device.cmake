@@ -54,7 +54,7 @@ endif()
 function(lk_emulated target)
   target_compile_features(${target} PRIVATE cxx_std_17)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${LOWKEY_SANITIZE}>,-O0,-O1> -ffp-contract=off -fno-var-tracking>)
+    $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${LOWKEY_SANITIZE}>,-O0,-O1> -ffp-contract=off -fno-var-tracking -Wno-unknown-pragmas>)
 endfunction()
 
 if(LOWKEY_TESTS AND NOT LOWKEY_CORE)

@@ -21,9 +21,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* For tests: plant mistake number LK_PLANTED; a kernel lists its mistakes. */
-#ifndef LK_PLANTED
-#define LK_PLANTED 0
+/* For tests of tests: which mistake a kernel makes on purpose. */
+#ifdef LK_PLANT_MISTAKES
+extern int lk_planted;
+#else
+enum { lk_planted = 0 };
 #endif
 
 #ifdef __CUDACC__

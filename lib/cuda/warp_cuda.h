@@ -111,6 +111,7 @@ WF U pack_halves(F lo, F hi) {
 WF P at(const char *base, U index, uint32_t stride, U offset) {
     return base + (size_t)index * stride + offset;
 }
+WF P at_lane(const char *p) { return p; } /* the same address for all lanes */
 WF P add(P p, uint32_t n) { return p + n; }
 WF P offset(P p, U n) { return p + n; }
 WF P opaque(P p) { /* so that constants added later stay offsets of instructions */
@@ -156,6 +157,9 @@ WF uint32_t warp_ticket(uint32_t *p) {
 WF void reset_ticket(uint32_t *p) { ONE_LANE *p = 0; }
 
 /* ---- shared memory ---- */
+
+/* The same place as an ordinary address. */
+WF const void *shared_address(S s) { return __cvta_shared_to_generic(s); }
 
 WF U lds16(S s, U o) {
     unsigned short r;

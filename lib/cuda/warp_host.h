@@ -2,7 +2,9 @@
 #ifndef LK_CUDA_WARP_HOST_H
 #define LK_CUDA_WARP_HOST_H
 
+extern "C" {
 #include "codec/f16.h"
+}
 
 #include <atomic>
 #include <math.h>
@@ -102,6 +104,7 @@ LK_COMPARE(I, int32_t, >=)
 LK_COMPARE(F, float, >)
 LK_COMPARE(F, float, <)
 LK_COMPARE_LANES(F, >)
+LK_COMPARE_LANES(U, <)
 WF U &operator|=(U &a, const U &b) {
     LK_LANES a.x[l_] |= b.x[l_];
     return a;
@@ -321,6 +324,11 @@ WF P at(const char *base, const U &index, uint32_t stride, const U &offset) {
     LK_LANES r.x[l_] = base + (size_t)index.x[l_] * stride + offset.x[l_];
     return r;
 }
+WF P at_lane(const char *p) {
+    P r;
+    LK_LANES r.x[l_] = p;
+    return r;
+}
 WF P add(const P &p, uint32_t n) {
     P r;
     LK_LANES r.x[l_] = p.x[l_] + n;
@@ -400,6 +408,8 @@ WF uint32_t warp_ticket(uint32_t *p) {
 WF void reset_ticket(uint32_t *p) { ((std::atomic<uint32_t> *)p)->store(0); }
 
 /* ---- shared memory ---- */
+
+WF const void *shared_address(S s) { return s; }
 
 WF U lds16(S s, const U &o) {
     U r;
@@ -504,7 +514,7 @@ struct host_block {
     char *base, **peers; /* shared memory of its block, and of all blocks of the cluster */
     int rank;
 };
-static thread_local host_block here;
+inline thread_local host_block here;
 
 WF void block_sync() { pthread_barrier_wait(here.block); }
 WF void cluster_sync() { pthread_barrier_wait(here.cluster); }

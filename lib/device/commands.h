@@ -44,8 +44,8 @@ struct lk_device_rows {
 struct lk_device_segment {
     struct lk_device_rows k, v;
     int32_t n_row;
-    int32_t before; /* rows from the segment's first one to that of the first query token: row i is
-                         seen by token t if i <= before + t, and i > before + t - window */
+    int32_t before;   /* rows from the segment's first one to the first query token's: token t sees
+                          row i if i <= before + t, and i > before + t - window */
     int32_t distance; /* of positions, between the same two, for ALiBi */
     uint32_t shifted; /* scored with q_shifted */
 };
@@ -58,18 +58,19 @@ struct lk_device_rotation {
 };
 
 /* Attention of the newest tokens of one sequence over the rows of one layer. With latent attention
- * (d_rope > 0) a score is that of the query's last d_rope channels and K's row, and of the first
- * d_head channels and V's row. */
+ * (d_rope > 0) a score is the product of the query's last d_rope channels and K's row, plus the
+ * product of its first d_head channels and V's row. */
 struct lk_device_attend {
     uint64_t q;         /* f32 [n_tok][n_head][d_head + d_rope] */
     uint64_t q_shifted; /* the same, rotated back for sinks that shift (cache/rope.h), or 0 */
     uint64_t out;       /* f32 [n_tok][n_head][d_head], or 0 */
-    uint64_t
-        partial;    /* if there is no `out`: f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m, l */
-    uint64_t extra; /* more partials of that form, [n_extra] of them, that `out` includes; or 0 */
-    uint64_t k_sigma, v_sigma; /* f32 [n_head_kv][channels], or 0 */
-    uint64_t sink;  /* f32 [n_head]: scores in the softmax of `out` whose value is 0, or 0 */
-    uint64_t slope; /* f32 [n_head]: of ALiBi, or 0 */
+    uint64_t partial;   /* without `out`: f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m and l */
+    uint64_t extra;     /* f32 [n_extra] of such partials, which `out` includes */
+    uint64_t k_sigma;   /* f32 [n_head_kv][channels]: of all rotated levels of K, or 0: of none */
+    uint64_t v_sigma;   /* the same of V */
+    uint64_t levels;    /* uint8_t [5][64]: lk_trellis_table (codec/rot.h); 0: no trellis codes */
+    uint64_t sink;      /* f32 [n_head]: scores in the softmax of `out` whose value is 0, or 0 */
+    uint64_t slope;     /* f32 [n_head]: of ALiBi, or 0 */
     int32_t n_tok, n_head, n_head_kv, d_head, d_rope, n_extra;
     int32_t window; /* rows that a token sees, itself included; 0: all before it */
     int32_t n_segment;
