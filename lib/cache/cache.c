@@ -4,7 +4,6 @@
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 #include "cache/move.h"
-#include "cache/project.h"
 
 #include <string.h>
 
@@ -81,6 +80,13 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     return LK_OK;
 }
 
+static void add_width(struct lk_cache *cache, const struct lk_kv *kv) {
+    int *widest = &cache->d_part[kv->side];
+    if (kv->d_head > *widest) *widest = kv->d_head;
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->level[i].d_part > *widest) *widest = kv->level[i].d_part;
+}
+
 lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
                          const struct lk_cache_shape *shape, struct lk_ledger *ledger,
                          lk_err *err) {
@@ -99,6 +105,8 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
         status = lk_fail(err, LK_E_NOMEM, "no memory for a cache");
     for (int i = 0; !status && i < lk_cache_n_kv(cache); i++)
         status = init_kv(cache, recipe, i / 2, i % 2, err);
+    for (int i = 0; !status && i < lk_cache_n_kv(cache); i++)
+        add_width(cache, lk_cache_kv(cache, i));
     if (status)
         lk_cache_free(cache);
     else
@@ -173,35 +181,12 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* Latents of heads' rows x [n][n_head_kv][d_head] from position pos on, n <= LK_MAX_MOVE, as the
- * level stores them, in kv's scratch. */
-static void project_rows(struct lk_kv *kv, const struct lk_level *level, const float *x,
-                         int64_t pos, int64_t n) {
-    size_t width = lk_kv_width(kv);
-    int d_head = kv->d_head;
-    memset(kv->out, 0, (size_t)n * width * sizeof *x);
-    for (int head = 0; head < kv->n_head; head++) {
-        struct lk_basis_head h = lk_level_basis_head(level, head);
-        float *rows = kv->rows, *z = kv->out + lk_move_offset(kv, level, h.group);
-        for (int64_t t = 0; t < n; t++)
-            memcpy(rows + t * width, x + t * width + (size_t)head * d_head, d_head * sizeof *x);
-        if (level->rope) lk_rope_unrotate(level->rope, pos, n, rows, width);
-        lk_project_add(&h, rows, width, n, z, width);
-    }
-}
-
-/* Append n rows x, the first at position pos, to a level. False without memory. */
-static bool append_to_level(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x,
-                            int64_t n, int64_t pos) {
-    const struct lk_level *level = &kv->level[i];
-    size_t width = lk_kv_width(kv);
-    if (kv->is_elsewhere || !level->basis) return lk_move_append(cache, kv, i, x, n);
-    for (int64_t at = 0; at < n; at += LK_MAX_MOVE) {
-        int64_t some = n - at < LK_MAX_MOVE ? n - at : LK_MAX_MOVE;
-        project_rows(kv, level, x + at * width, pos + at, some);
-        if (!lk_move_append(cache, kv, i, kv->out, some)) return false;
-    }
-    return true;
+/* A list that runs in the cache's own scratch: that of one side, or the larger one. */
+static struct lk_moves *own_list(struct lk_cache *cache, struct lk_short_list *list,
+                                 const struct lk_kv *kv) {
+    int side = kv->side;
+    if (kv->evict) side = cache->d_part[LK_K] > cache->d_part[LK_V] ? LK_K : LK_V;
+    return lk_moves_start(list, cache, cache->rows[side]);
 }
 
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
@@ -217,10 +202,13 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
+    struct lk_short_list room;
+    struct lk_moves *list = own_list(cache, &room, kv);
     const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
-    if (append_to_level(cache, kv, 0, x, n_sink, pos) &&
-        append_to_level(cache, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink))
-        return LK_OK;
+    bool ok = lk_moves_append(list, kv, 0, x, n_sink, pos) &&
+              lk_moves_append(list, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink);
+    lk_moves_run(list);
+    if (ok) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
 }
 
@@ -229,19 +217,17 @@ void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_t
 }
 
 /* Move rows that are old enough into older levels, in a layer that does not evict. */
-static lk_status encode_rows(struct lk_cache *cache, int layer, struct lk_kv *kv, lk_err *err) {
+static lk_status encode_rows(struct lk_moves *list, int layer, struct lk_kv *kv, lk_err *err) {
     int from, batch;
     while (lk_level_next_move(kv->rule, kv->count, kv->n_level, kv->n_tok, &from, &batch)) {
         int to = from - 1;
-        lk_move_calibrate(cache, kv, from);
+        lk_moves_calibrate(list, kv, from);
         for (int left = batch; left > 0;) {
             int n = lk_move_rows(kv, from, left < LK_MAX_MOVE ? left : LK_MAX_MOVE);
             int64_t n_fit = lk_level_room(&kv->rule[to], &kv->count[to], kv->n_tok, n);
-            const float *x = NULL; /* rows that are not held here are counted */
-            if (n_fit && lk_held_has_row(kv, from, 0)) x = lk_move_read(cache, kv, from, n_fit, to);
-            if (n_fit && !lk_move_append(cache, kv, to, x, n_fit))
+            if (n_fit && !lk_moves_age(list, kv, from, n_fit))
                 return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
-            lk_move_drop(cache, kv, from, n);
+            if (n > n_fit) lk_moves_drop(list, kv, from, n - n_fit);
             kv->first += n - n_fit;
             left -= n;
         }
@@ -254,20 +240,33 @@ lk_status lk_cache_encode(struct lk_cache *cache, int layer, enum lk_side side, 
     bool limited = false;
     for (int i = 0; i < kv->n_level; i++)
         limited |= kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
-    return limited ? LK_OK : encode_rows(cache, layer, kv, err);
+    if (limited) return LK_OK;
+    struct lk_short_list room;
+    struct lk_moves *list = own_list(cache, &room, kv);
+    lk_status status = encode_rows(list, layer, kv, err);
+    lk_moves_run(list);
+    return status;
 }
 
-lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
-    struct lk_kv *kv = &cache->kv[layer][side];
-    if (kv->evict) return lk_evict_age(cache, layer, err);
-    lk_status status = encode_rows(cache, layer, kv, err);
+lk_status lk_cache_age_by(struct lk_moves *list, int layer, enum lk_side side, lk_err *err) {
+    struct lk_kv *kv = &list->cache->kv[layer][side];
+    if (kv->evict) return lk_evict_age(list, layer, err);
+    lk_status status = encode_rows(list, layer, kv, err);
     for (int i = 0; !status && kv->n_swa > 0 && i < kv->n_level; i++) {
         int64_t n =
             lk_level_droppable(&kv->rule[i], &kv->count[i], kv->first, kv->n_tok, kv->n_swa);
-        if (n) lk_move_drop(cache, kv, i, n);
+        if (n) lk_moves_drop(list, kv, i, n);
         kv->first += n;
         if (kv->count[i].rows) break;
     }
+    return status;
+}
+
+lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
+    struct lk_short_list room;
+    struct lk_moves *list = own_list(cache, &room, &cache->kv[layer][side]);
+    lk_status status = lk_cache_age_by(list, layer, side, err);
+    lk_moves_run(list);
     return status;
 }
 

@@ -30,6 +30,7 @@ struct lk_cache {
     struct lk_evict *evict; /* [n_layer] */
     struct lk_evict_hook evict_hook;
     struct lk_latent_store *latents; /* of the shape, or the cache's own; NULL without a sidecar */
+    int d_part[2];                   /* channels of the widest part of K, of V */
     float *rows[2];                  /* scratch of K, of V (kv.h: rows, out) */
     int64_t reserved;                /* tokens for which lk_cache_reserve has found memory */
 };
@@ -70,6 +71,10 @@ lk_status lk_cache_encode(struct lk_cache *cache, int layer, enum lk_side side, 
 /* Move rows that are old enough into older levels. In a layer that evicts, K and V move
  * together. */
 lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err);
+
+/* The same by a list of moves, which the caller runs, also after a failure. Threads with lists of
+ * their own can age different layers. */
+lk_status lk_cache_age_by(struct lk_moves *list, int layer, enum lk_side side, lk_err *err);
 
 /* Report the queries that attend to a layer: q [n_tok][n_head][d_head]. Until channel statistics
  * are computed, the power of each channel is summed (lk_equalizer_calibrate). Afterwards this does

@@ -32,10 +32,10 @@ void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
         }
 }
 
-char *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t b) {
+bool lk_cache_make_writable(struct lk_cache *cache, struct lk_level *level, int64_t b) {
     lk_block block = lk_pool_make_writable(&cache->pool, level->block[b]);
     if (block) level->block[b] = block;
-    return lk_block_host(&cache->pool.arena, block);
+    return block;
 }
 
 /* ---- reservations ---- */

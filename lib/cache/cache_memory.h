@@ -44,8 +44,8 @@ bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool hel
 /* Free the blocks of other shares, in a cache that holds all of them. */
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv);
 
-/* A block of a level for writing; a copy takes its place if other caches hold it. NULL without
- * memory. */
-char *lk_cache_writable_block(struct lk_cache *cache, struct lk_level *level, int64_t block);
+/* Replace a block of a level by a copy if other caches hold it, so that it can be written to. False
+ * without memory. */
+bool lk_cache_make_writable(struct lk_cache *cache, struct lk_level *level, int64_t block);
 
 #endif

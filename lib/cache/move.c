@@ -1,4 +1,4 @@
-/* Rows between levels: calibrate, read, append, drop; eviction. */
+/* Rows between levels: lists of moves, and eviction. */
 #include "cache/move.h"
 
 #include "cache/cache.h"
@@ -11,65 +11,229 @@ size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level, int 
     return (size_t)part * level->n_head * kv->d_head;
 }
 
-void lk_move_calibrate(struct lk_cache *cache, struct lk_kv *kv, int from) {
-    int to = from - 1;
-    if (!kv->rule[to].codec.sigma || lk_kv_equalizer(kv, to)->calibrated) return;
-    struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
-    for (int part = 0; !kv->is_elsewhere && part < kv->level[to].n_part; part++)
-        lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, kv->rows, kv->out,
-                               lk_kv_width(kv));
-    kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
-    if (kv->has_all_rows && !lk_held_collects(kv, kv->count)) lk_cache_divide(cache, kv);
-}
-
 int lk_move_rows(const struct lk_kv *kv, int from, int n) {
     int64_t index = lk_kv_level_first(kv, from);
     int64_t same = lk_held_end(kv, index) - index;
     return same < n ? (int)same : n;
 }
 
-const float *lk_move_read(const struct lk_cache *cache, const struct lk_kv *kv, int from, int64_t n,
-                          int to) {
-    const struct lk_level *level = &kv->level[to];
-    struct lk_row_range range = {kv, from, 0, n};
-    for (int part = 0; part < level->n_part; part++)
-        lk_rows_read_for(&range, level, part, lk_level_part_channels(level, part), cache->kernels,
-                         kv->rows, kv->out + lk_move_offset(kv, level, part), lk_kv_width(kv));
-    return kv->out;
+/* ---- executing moves on the CPU ---- */
+
+/* Decode part `part` of the rows of the blocks that a move starts from. */
+static void read_blocks(const struct lk_move *m, int part, const struct lk_kernels *kernels,
+                        float *x, size_t stride) {
+    const struct lk_kv *kv = m->kv;
+    struct lk_part p = lk_kv_part(kv, m->from, part);
+    size_t offset = lk_level_part_offset(&kv->level[m->from], part);
+    int row = m->from_row;
+    for (int done = 0, b = 0; done < m->n; b++, row = 0) {
+        int n = p.block_rows - row < m->n - done ? p.block_rows - row : m->n - done;
+        kernels->decode(&p, lk_block_host(kv->arena, m->from_block[b]) + offset, row, n,
+                        x + done * stride, stride);
+        done += n;
+    }
 }
 
-bool lk_move_append(struct lk_cache *cache, struct lk_kv *kv, int i, const float *x, int64_t n) {
-    struct lk_level *level = &kv->level[i];
-    struct lk_level_count *count = &kv->count[i];
-    size_t width = lk_kv_width(kv);
-    int block_rows = kv->rule[i].block_rows;
-    while (n > 0) {
-        int64_t index = count->skip + count->rows;
-        bool held = lk_held_has_row(kv, i, count->rows);
-        if (index / block_rows >= level->n_block && !lk_cache_add_block(cache, level, held))
-            return false;
-        int row = (int)(index % block_rows);
-        int64_t n_now = block_rows - row < n ? block_rows - row : n;
-        char *block = held ? lk_cache_writable_block(cache, level, level->n_block - 1) : NULL;
-        if (held && !block) return false;
-        for (int part = 0; held && part < level->n_part; part++) {
-            struct lk_part p = lk_kv_part(kv, i, part);
-            cache->kernels->encode(&p, block + lk_level_part_offset(level, part), row, (int)n_now,
-                                   x + lk_move_offset(kv, level, part), width);
+/* The rows of one head, into x. */
+static void read_head(const struct lk_move *m, int head, const struct lk_kernels *kernels, float *x,
+                      size_t stride) {
+    size_t width = lk_kv_width(m->kv);
+    int d_head = m->kv->d_head;
+    if (!m->x) read_blocks(m, head, kernels, x, stride);
+    for (int t = 0; m->x && t < m->n; t++)
+        memcpy(x + t * stride, m->x + t * width + (size_t)head * d_head, d_head * sizeof *x);
+}
+
+/* Latents of the heads of a part, into z. rows: scratch of the same size. */
+static void project_heads(const struct lk_move *m, int part, const struct lk_kernels *kernels,
+                          float *rows, float *z, size_t stride) {
+    const struct lk_level *to = &m->kv->level[m->to];
+    for (int t = 0; t < m->n; t++)
+        memset(z + t * stride, 0, lk_level_part_channels(to, part) * sizeof *z);
+    for (int head = part * to->n_head; head < (part + 1) * to->n_head; head++) {
+        struct lk_basis_head h = lk_level_basis_head(to, head);
+        read_head(m, head, kernels, rows, stride);
+        if (to->rope) lk_rope_unrotate(to->rope, m->pos, m->n, rows, stride);
+        lk_project_add(&h, rows, stride, m->n, z, stride);
+    }
+}
+
+/* Encode x, rows `stride` floats apart, as part `part`. */
+static void write_part(const struct lk_move *m, int part, const struct lk_kernels *kernels,
+                       const float *x, size_t stride) {
+    const struct lk_kv *kv = m->kv;
+    struct lk_part p = lk_kv_part(kv, m->to, part);
+    size_t offset = lk_level_part_offset(&kv->level[m->to], part);
+    int row = m->to_row;
+    for (int done = 0, b = 0; done < m->n; b++, row = 0) {
+        char *block = lk_block_host(kv->arena, m->to_block[b]) + offset;
+        int n = p.block_rows - row < m->n - done ? p.block_rows - row : m->n - done;
+        if (m->replaces)
+            lk_codec_replace(&p, block, row, x);
+        else
+            kernels->encode(&p, block, row, n, x + done * stride, stride);
+        done += n;
+    }
+}
+
+void lk_move_execute(const struct lk_move *m, const struct lk_kernels *kernels, float *scratch,
+                     int d) {
+    const struct lk_kv *kv = m->kv;
+    const struct lk_level *to = &kv->level[m->to];
+    bool projects = to->basis && (m->x || !kv->level[m->from].basis);
+    float *rows = scratch, *z = scratch + (size_t)LK_MAX_MOVE * d;
+    for (int part = m->first_part; part < m->end_part; part++) {
+        const float *x = z;
+        size_t stride = d;
+        if (projects) {
+            project_heads(m, part, kernels, rows, z, stride);
+        } else if (m->x) {
+            x = m->x + lk_move_offset(kv, to, part);
+            stride = lk_kv_width(kv);
+        } else {
+            read_blocks(m, part, kernels, z, stride);
         }
-        count->rows += n_now;
-        if (x) x += n_now * width;
-        n -= n_now;
+        write_part(m, part, kernels, x, stride);
+    }
+}
+
+struct lk_moves *lk_moves_start(struct lk_short_list *list, struct lk_cache *cache,
+                                float *scratch) {
+    list->moves = (struct lk_moves){.cache = cache,
+                                    .scratch = scratch,
+                                    .move = list->move,
+                                    .cap = sizeof list->move / sizeof *list->move,
+                                    .gone = list->gone,
+                                    .cap_gone = sizeof list->gone / sizeof *list->gone};
+    return &list->moves;
+}
+
+void lk_moves_run(struct lk_moves *list) {
+    struct lk_cache *cache = list->cache;
+    for (int i = 0; i < list->n; i++)
+        lk_move_execute(&list->move[i], cache->kernels, list->scratch,
+                        cache->d_part[list->move[i].kv->side]);
+    for (int i = 0; i < list->n_gone; i++) lk_pool_free(&cache->pool, list->gone[i]);
+    list->n = list->n_gone = 0;
+}
+
+/* ---- making lists ---- */
+
+void lk_moves_calibrate(struct lk_moves *list, struct lk_kv *kv, int from) {
+    struct lk_cache *cache = list->cache;
+    int to = from - 1, d = cache->d_part[kv->side];
+    if (!kv->rule[to].codec.sigma || lk_kv_equalizer(kv, to)->calibrated) return;
+    lk_moves_run(list);
+    struct lk_row_range range = {kv, from, 0, kv->count[from].rows / LK_TILE * LK_TILE};
+    for (int part = 0; !kv->is_elsewhere && part < kv->level[to].n_part; part++)
+        lk_equalizer_calibrate(kv, to, part, &range, cache->kernels, list->scratch,
+                               list->scratch + (size_t)LK_MAX_MOVE * d, d);
+    kv->equalizer[kv->level[to].basis != NULL].calibrated = true;
+    if (kv->has_all_rows && !lk_held_collects(kv, kv->count)) lk_cache_divide(cache, kv);
+}
+
+/* Do rows of the level move to another one when the list runs? */
+static bool is_read(const struct lk_moves *list, const struct lk_kv *kv, int level) {
+    for (int i = 0; i < list->n; i++)
+        if (list->move[i].kv == kv && !list->move[i].x && list->move[i].from == level) return true;
+    return false;
+}
+
+/* A move of rows [at, at + n) of level `from`, counted from its oldest row, to level `to`. */
+static struct lk_move move_from(const struct lk_kv *kv, int from, int64_t at, int n, int to) {
+    int block_rows = kv->rule[from].block_rows;
+    int64_t index = kv->count[from].skip + at, block = index / block_rows;
+    struct lk_move m = {.kv = kv,
+                        .from = from,
+                        .to = to,
+                        .n = n,
+                        .end_part = kv->level[to].n_part,
+                        .from_row = (int)(index % block_rows),
+                        .pos = kv->is_elsewhere ? 0 : lk_kv_position(kv, from, at, 0)};
+    for (int i = 0; i * block_rows < m.from_row + n; i++)
+        m.from_block[i] = kv->level[from].block[block + i];
+    return m;
+}
+
+static void add_move(struct lk_moves *list, const struct lk_move *m) {
+    if (list->n == list->cap) lk_moves_run(list);
+    list->move[list->n++] = *m;
+}
+
+/* Make the blocks [first, first + n) of a level writable, and append those that are missing. False
+ * without memory. */
+static bool take_blocks(struct lk_cache *cache, struct lk_level *level, int64_t first, int64_t n,
+                        bool held) {
+    int64_t n_before = level->n_block;
+    for (int64_t b = first; b < first + n; b++)
+        if ((b >= level->n_block && !lk_cache_add_block(cache, level, held)) ||
+            (held && !lk_cache_make_writable(cache, level, b))) {
+            while (level->n_block > n_before)
+                lk_pool_free(&cache->pool, level->block[--level->n_block]);
+            return false;
+        }
+    return true;
+}
+
+/* Append the rows of a move, all of the same share, to its level. False without memory. */
+static bool append_move(struct lk_moves *list, struct lk_kv *kv, struct lk_move *m) {
+    struct lk_level *level = &kv->level[m->to];
+    struct lk_level_count *count = &kv->count[m->to];
+    int block_rows = kv->rule[m->to].block_rows;
+    int64_t index = count->skip + count->rows;
+    bool held = lk_held_has_row(kv, m->to, count->rows);
+    /* Blocks that rows of this level leave must become free first, as was reserved, and a shared
+     * block may be replaced. */
+    if (is_read(list, kv, m->to)) lk_moves_run(list);
+    m->to_row = (int)(index % block_rows);
+    int n_block = (m->to_row + m->n + block_rows - 1) / block_rows;
+    if (!take_blocks(list->cache, level, index / block_rows, n_block, held)) return false;
+    for (int i = 0; i < n_block; i++) m->to_block[i] = level->block[index / block_rows + i];
+    count->rows += m->n;
+    if (held) add_move(list, m);
+    return true;
+}
+
+bool lk_moves_append(struct lk_moves *list, struct lk_kv *kv, int to, const float *x, int64_t n,
+                     int64_t pos) {
+    int block_rows = kv->rule[to].block_rows;
+    for (int64_t done = 0; done < n;) {
+        int64_t row = (kv->count[to].skip + kv->count[to].rows) % block_rows, some = n - done;
+        if (some > LK_MAX_MOVE) some = LK_MAX_MOVE;
+        /* Other blocks may be of other shares. */
+        if (lk_kv_is_divided(kv) && some > block_rows - row) some = block_rows - row;
+        struct lk_move m = {.kv = kv,
+                            .x = x ? x + done * lk_kv_width(kv) : NULL,
+                            .to = to,
+                            .n = (int)some,
+                            .end_part = kv->level[to].n_part,
+                            .pos = pos + done};
+        if (!append_move(list, kv, &m)) return false;
+        done += some;
     }
     return true;
 }
 
-void lk_move_drop(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t n) {
+bool lk_moves_age(struct lk_moves *list, struct lk_kv *kv, int from, int64_t n) {
+    while (n > 0) {
+        int some = n < LK_MAX_MOVE ? (int)n : LK_MAX_MOVE;
+        struct lk_move m = move_from(kv, from, 0, some, from - 1);
+        if (!append_move(list, kv, &m)) return false;
+        lk_moves_drop(list, kv, from, some);
+        n -= some;
+    }
+    return true;
+}
+
+void lk_moves_drop(struct lk_moves *list, struct lk_kv *kv, int i, int64_t n) {
     struct lk_level *level = &kv->level[i];
     int64_t n_empty = (kv->count[i].skip + n) / kv->rule[i].block_rows;
     if (n == kv->count[i].rows) n_empty = level->n_block;
     lk_level_remove(&kv->rule[i], &kv->count[i], n);
-    for (int64_t b = 0; b < n_empty; b++) lk_pool_free(&cache->pool, level->block[b]);
+    for (int64_t b = 0; b < n_empty; b++) {
+        if (list->n_gone == list->cap_gone) lk_moves_run(list);
+        list->gone[list->n_gone++] = level->block[b];
+    }
     level->n_block -= n_empty;
     memmove(level->block, level->block + n_empty, level->n_block * sizeof *level->block);
 }
@@ -79,11 +243,11 @@ void lk_move_drop(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t n) {
 /* A batch of rows on its way to a level with a limit. Its first rows, which fit, have already
  * moved. The others are still the oldest rows of the newer level. */
 struct batch {
+    struct lk_moves *list;
     struct lk_cache *cache;
-    int layer, to;     /* layer and level */
-    int64_t base;      /* index of the level's first row */
-    int64_t n_left;    /* rows that do not fit without replacing others */
-    const float *x[2]; /* [n_left][n_head_kv][d_head] K and V as the level stores them */
+    int layer, to;  /* layer and level */
+    int64_t base;   /* index of the level's first row */
+    int64_t n_left; /* rows that do not fit without replacing others */
 };
 
 /* Report row `at` of a level to the eviction hook, for the heads of a unit. */
@@ -91,7 +255,9 @@ static void report_row(const struct batch *b, int level, int64_t at, int first_h
     const struct lk_cache *cache = b->cache;
     const struct lk_evict_hook *hook = &cache->evict_hook;
     float x[2][LK_MAX_D_HEAD];
-    for (int i = 0; hook->on_evict && i < cache->evict[b->layer].unit; i++) {
+    if (!hook->on_evict) return;
+    lk_moves_run(b->list); /* the row may be one that the list writes */
+    for (int i = 0; i < cache->evict[b->layer].unit; i++) {
         int head = first_head + i;
         for (int side = 0; side < 2; side++)
             lk_project_read_head(&cache->kv[b->layer][side], level, at, head,
@@ -107,17 +273,15 @@ static bool replace_parts(const struct batch *b, enum lk_side side, int64_t r, i
     struct lk_cache *cache = b->cache;
     struct lk_kv *kv = &cache->kv[b->layer][side];
     struct lk_level *level = &kv->level[b->to];
-    int64_t index = kv->count[b->to].skip + victim;
-    int block_rows = kv->rule[b->to].block_rows, unit = cache->evict[b->layer].unit;
-    char *block = lk_cache_writable_block(cache, level, index / block_rows);
-    if (!block) return false;
-    const float *row = b->x[side] + r * lk_kv_width(kv);
-    for (int head = first_head; head < first_head + unit; head += level->n_head) {
-        int part = head / level->n_head;
-        struct lk_part p = lk_kv_part(kv, b->to, part);
-        lk_codec_replace(&p, block + lk_level_part_offset(level, part), (int)(index % block_rows),
-                         row + lk_move_offset(kv, level, part));
-    }
+    int64_t index = kv->count[b->to].skip + victim, block = index / kv->rule[b->to].block_rows;
+    struct lk_move m = move_from(kv, b->to + 1, r, 1, b->to);
+    if (!lk_cache_make_writable(cache, level, block)) return false;
+    m.replaces = true;
+    m.to_row = (int)(index % kv->rule[b->to].block_rows);
+    m.to_block[0] = level->block[block];
+    m.first_part = first_head / level->n_head;
+    m.end_part = (first_head + cache->evict[b->layer].unit) / level->n_head;
+    add_move(b->list, &m);
     return true;
 }
 
@@ -175,35 +339,34 @@ static bool replace_rows(const struct batch *b) {
 }
 
 /* Move n rows of level `from` to the next older level, or evict them. False without memory. */
-static bool move_batch(struct lk_cache *cache, int layer, int from, int64_t n) {
+static bool move_batch(struct lk_moves *list, int layer, int from, int64_t n) {
+    struct lk_cache *cache = list->cache;
     const struct lk_kv *k = &cache->kv[layer][LK_K];
-    struct batch b = {.cache = cache, .layer = layer, .to = from - 1};
+    struct batch b = {.list = list, .cache = cache, .layer = layer, .to = from - 1};
     int64_t n_fit = lk_level_room(&k->rule[b.to], &k->count[b.to], k->n_tok, n);
     bool holds_none = lk_limit_is_zero(&k->rule[b.to].limit); /* nothing is encoded */
     for (int i = 0; i < b.to; i++) b.base += k->count[i].rows;
     b.n_left = n - n_fit;
     for (int side = 0; !holds_none && side < 2; side++) {
         struct lk_kv *kv = &cache->kv[layer][side];
-        lk_move_calibrate(cache, kv, from);
-        const float *x = k->is_elsewhere ? NULL : lk_move_read(cache, kv, from, n, b.to);
-        if (!lk_move_append(cache, kv, b.to, x, n_fit)) return false;
-        lk_move_drop(cache, kv, from, n_fit);
-        b.x[side] = x ? x + n_fit * lk_kv_width(kv) : NULL;
+        lk_moves_calibrate(list, kv, from);
+        if (!lk_moves_age(list, kv, from, n_fit)) return false;
     }
     if (b.n_left && !k->is_elsewhere && !replace_rows(&b)) return false;
     for (int side = 0; side < 2; side++) {
-        lk_move_drop(cache, &cache->kv[layer][side], from, b.n_left);
+        lk_moves_drop(list, &cache->kv[layer][side], from, b.n_left);
         cache->kv[layer][side].first += b.n_left;
     }
     return true;
 }
 
-lk_status lk_evict_age(struct lk_cache *cache, int layer, lk_err *err) {
+lk_status lk_evict_age(struct lk_moves *list, int layer, lk_err *err) {
+    struct lk_cache *cache = list->cache;
     struct lk_kv *k = &cache->kv[layer][LK_K], *v = &cache->kv[layer][LK_V];
     if (k->n_tok != v->n_tok) return LK_OK;
     int from, n;
     while (lk_level_next_move(k->rule, k->count, k->n_level, k->n_tok, &from, &n))
-        if (!move_batch(cache, layer, from, n))
+        if (!move_batch(list, layer, from, n))
             return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
     return LK_OK;
 }
