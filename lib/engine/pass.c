@@ -12,14 +12,6 @@ enum { NODES_AROUND = 64 }; /* nodes outside of the layers */
 
 /* ---- sequences ---- */
 
-/* The last layer that reads the rows that `layer` reads: rows age after it. */
-static int last_reader(const struct lk_hparams *hp, int layer) {
-    int last = layer;
-    for (int later = layer + 1; later < hp->n_layer; later++)
-        if (lk_hparams_shares(hp, later) && hp->index[later] == hp->index[layer]) last = later;
-    return last;
-}
-
 lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_ledger *ledger,
                        lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -36,10 +28,7 @@ lk_status lk_pass_init(struct lk_pass *pass, struct lk_model *model, struct lk_l
     int n_layer = hp->n_layer;
     pass->job = lk_alloc(ledger, LK_FOR_OTHER, n_layer * sizeof *pass->job);
     if (!pass->job) return lk_fail(err, LK_E_NOMEM, "out of memory for %d layers", n_layer);
-    for (int layer = 0; layer < n_layer; layer++) {
-        pass->job[layer] = lk_pass_job(pass, layer);
-        pass->job[layer].age = layer == last_reader(hp, layer);
-    }
+    for (int layer = 0; layer < n_layer; layer++) pass->job[layer] = lk_pass_job(pass, layer);
     return LK_OK;
 }
 
@@ -294,21 +283,7 @@ static int use_gathered(const struct lk_layer_job *job, size_t i, struct lk_attn
     return attn->k->share.n;
 }
 
-/* Thread ith's share of re-encoding the layer's rows. */
-static void age_rows(const struct lk_layer_job *job, int ith, int nth) {
-    for (size_t task = (size_t)ith; task < 2 * job->pass->n_seq; task += (size_t)nth) {
-        struct lk_seq *seq = &job->pass->seq[task / 2];
-        struct lk_cache *cache = seq->session->cache;
-        enum lk_side side = task % 2 ? LK_V : LK_K;
-        if (seq->failed) continue;
-        if (side == LK_V && cache->kv[job->index][LK_K].evict) continue; /* aged together with K */
-        lk_status status = lk_cache_age(cache, job->index, side, NULL);
-        if (status) seq->failed = status;
-    }
-}
-
-/* src: the node to wait for, and q. Joins the ranges of all sequences. Then re-encodes rows:
- * lk_attn_combine does not read the caches, so threads need not wait for each other in between. */
+/* src: the node to wait for, and q. Joins the ranges of all sequences. */
 static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     struct lk_layer_job *job = userdata;
     for (size_t i = 0; i < job->pass->n_seq; i++) {
@@ -326,7 +301,26 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
         else if (ith == 0)
             memset(attn.out, 0, (size_t)seq->n_tok * attn.n_head * attn.d_head * sizeof(float));
     }
-    if (job->age) age_rows(job, ith, nth);
+}
+
+/* src: the node to wait for: after all layers. Re-encodes the rows of the layers that are held
+ * here. */
+static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    struct lk_pass *pass = userdata;
+    float *scratch = pass->attn.scratch + pass->n_scratch / pass->attn.n_thread * ith;
+    int n_kv = 2 * lk_hparams_cached(&pass->model->net->hp);
+    (void)dst;
+    for (size_t task = (size_t)ith; task < n_kv * pass->n_seq; task += (size_t)nth) {
+        struct lk_seq *seq = &pass->seq[task / n_kv];
+        const struct lk_kv *kv = lk_cache_kv(seq->session->cache, (int)(task % n_kv));
+        if (seq->failed || kv->is_elsewhere) continue;
+        if (kv->side == LK_V && kv->evict) continue; /* aged together with K */
+        struct lk_short_list room;
+        struct lk_moves *list = lk_moves_start(&room, seq->session->cache, scratch);
+        lk_status status = lk_cache_age_by(list, (int)(task % n_kv) / 2, kv->side, NULL);
+        lk_moves_run(list);
+        if (status) seq->failed = status;
+    }
 }
 
 /* True if any layer of any sequence has a policy that needs attention scores. */
@@ -437,6 +431,7 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         g->x_out = x;
     ggml_set_output(x);
     ggml_build_forward_expand(g->graph, x);
+    ggml_build_forward_expand(g->graph, lk_graph_effect(g->ctx, age_node, &x, 1, pass));
     status = lk_graph_finish(g, pass->ledger, err);
     if (!status) status = lk_graph_reserve_work(g, pass->model, err);
     if (status) return status;

@@ -1,6 +1,6 @@
 /* A pass: the newest tokens of one or several sequences go through all layers together.
  *
- *   embed -> [ pre -> store -> attend -> combine, age -> post ] x n_layer -> head
+ *   embed -> [ pre -> store -> attend -> combine -> post ] x n_layer -> head, age
  *
  * Rows of all sequences follow each other in one matrix. ggml computes everything outside of
  * attention for all rows at once. Custom nodes do the rest for each sequence:
@@ -10,11 +10,12 @@
  *   gather    if a cache's rows are divided (cache/held.h): joins the ranges, and gathers what the
  *             other processes have joined
  *   combine   joins the ranges, or what was gathered
- *   age       re-encodes cache rows that are old enough
+ *   age       re-encodes cache rows of all layers that are old enough
  *
- * A layer that attends to the rows of an earlier one stores none. The last such layer ages them.
- * Statistics of queries and scores for policies are those of the layer that stored the rows. In a
- * recurrent layer, the custom nodes update the sequences' states instead.
+ * A layer that attends to the rows of an earlier one stores none. Statistics of queries and scores
+ * for policies are those of the layer that stored the rows. In a recurrent layer, the custom nodes
+ * update the sequences' states instead. Rows age once no layer reads them any more, so that a
+ * device moves those of all layers at once.
  *
  * The graph has the layers that are held here. If they are not all, hidden states come and go
  * instead of tokens and logits.
@@ -52,8 +53,6 @@ struct lk_layer_job {
     int index; /* of the layer among those of its kind: with a cache, or recurrent */
     struct lk_layer_heads heads; /* of a layer with attention */
     bool stores;                 /* it has K and V of its own: not those of an earlier layer */
-    bool age; /* after attention, re-encode cache rows that are old enough: no later layer of the
-               * pass attends to them */
     bool observes; /* queries are shown to the caches; not if their rows are dropped again */
 };
 
@@ -89,7 +88,7 @@ struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int
 /* What the attention of all sequences to a layer has in common. */
 struct lk_attn lk_pass_attn(const struct lk_layer_job *job);
 
-/* The job of a layer in a pass, whose rows do not age. */
+/* The job of a layer in a pass. */
 struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer);
 
 /* Floats of attn.partial for n_tok rows of a sequence, in any layer. latent: channels of the widest
