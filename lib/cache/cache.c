@@ -181,7 +181,7 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* A list that runs in the cache's own scratch: that of one side, or the larger one. */
+/* A list that runs in the cache's own scratch: one side's, or the larger one. */
 static struct lk_moves *own_list(struct lk_cache *cache, struct lk_short_list *list,
                                  const struct lk_kv *kv) {
     int side = kv->side;

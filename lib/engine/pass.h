@@ -15,7 +15,7 @@
  * A layer that attends to the rows of an earlier one stores none. Statistics of queries and scores
  * for policies are those of the layer that stored the rows. In a recurrent layer, the custom nodes
  * update the sequences' states instead. Rows age once no layer reads them any more, so that a
- * device moves those of all layers at once.
+ * device moves the rows of all layers at once.
  *
  * The graph has the layers that are held here. If they are not all, hidden states come and go
  * instead of tokens and logits.

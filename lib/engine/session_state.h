@@ -13,7 +13,7 @@
  * before any row is re-encoded. NULL: unused. */
 struct lk_watch {
     void (*on_attention)(void *user, int layer, const struct lk_attn *attn);
-    /* The partial sums of all items are there, for lk_attn_combine and lk_attn_accumulate_scores. */
+    /* All items' partial sums are there, for lk_attn_combine and lk_attn_accumulate_scores. */
     void (*on_partials)(void *user, int layer, const struct lk_attn *attn, int n_range);
     void *user;
 };
