@@ -184,7 +184,7 @@ struct lk_device_entry {
  *   to[r][p][j] = sum over heads h < n_head of (dot(down[p][j][h], x[r][p * n_head + h]) - offset)
  *
  * x: float rows [n_row][n_part * n_head][d_head] with the given strides, already un-rotated. offset
- * is dot(down[p][j][h], mean[p][h]). The order of sums is that of lk_project_add. */
+ * is dot(down[p][j][h], mean[p][h]). The order of sums is lk_project_add's. */
 enum lk_device_basis_type { LK_DEVICE_BASIS_F32, LK_DEVICE_BASIS_F16, LK_DEVICE_BASIS_Q8 };
 
 struct lk_device_project {

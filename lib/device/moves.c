@@ -89,19 +89,16 @@ int32_t lk_device_project_items(struct lk_device_project *project, int n) {
     return n_item;
 }
 
-/* A tile of rows as floats, transposed, with one column more (lib/cuda/rotate.cuh). */
-static int32_t tile_bytes(const struct lk_device_packing *coding) {
-    int32_t bytes = coding->d * (LK_TILE + 1) * (int32_t)sizeof(float);
-    if (coding->paley) bytes = 2 * bytes + (coding->q + 15) / 16 * 16;
-    return bytes;
-}
-
+/* tile_at in lib/cuda/rotate.cuh has the layout. */
 int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
     int32_t max = 0;
     for (int i = 0; i < n; i++) {
-        int32_t from = tile_bytes(&move[i].from.coding), to = tile_bytes(&move[i].to.coding);
-        if (from > max) max = from;
-        if (to > max) max = to;
+        const struct lk_device_packing *from = &move[i].from.coding, *to = &move[i].to.coding;
+        int32_t d = from->d > to->d ? from->d : to->d, q = from->q > to->q ? from->q : to->q;
+        int32_t n_spare = q > 0 || to->trellis ? d : 0;
+        int32_t n_float = 68 + (d + d / 16 + 2 + n_spare) * (LK_TILE + 1);
+        int32_t bytes = n_float * (int32_t)sizeof(float) + (q + 15) / 16 * 16;
+        if (bytes > max) max = bytes;
     }
     return max;
 }
