@@ -98,14 +98,16 @@ static lk_status prepare_entry(lk_batch_entry *entry) {
  * them. */
 static void set_inputs(struct lk_pass *pass) {
     struct lk_graph *g = &pass->graph;
-    int32_t *out = g->out ? g->out->data : NULL, *tok = g->tok->data;
+    int32_t n_out = 0;
     for (size_t i = 0; i < pass->n_seq; i++) {
         const struct lk_seq *seq = &pass->seq[i];
         const struct lk_session *s = seq->session;
-        if (tok) memcpy(tok + seq->row, seq->entry->tok, (size_t)seq->n_tok * sizeof *tok);
+        lk_graph_set(g->tok, (size_t)seq->row * sizeof(int32_t), seq->entry->tok,
+                     (size_t)seq->n_tok * sizeof(int32_t));
         lk_graph_set_positions(g, (size_t)seq->row, s->n_tok, (size_t)seq->n_tok);
         int end = seq->row + seq->n_tok;
-        for (int row = end - seq->n_out; out && row < end; row++) *out++ = row;
+        for (int row = end - seq->n_out; g->out && row < end; row++, n_out++)
+            lk_graph_set(g->out, (size_t)n_out * sizeof row, &row, sizeof row);
     }
 }
 
@@ -163,11 +165,12 @@ lk_status lk_batch_build(struct lk_pass *pass, lk_batch_entry *entry, size_t n, 
 /* Give the sessions their logits [n_out][n_vocab], if they are computed here. */
 static void take_logits(const struct lk_pass *pass) {
     if (!pass->graph.logits) return;
-    const float *logits = pass->graph.logits->data;
+    size_t at = 0;
     for (size_t i = 0; i < pass->n_seq; i++) {
         size_t n = (size_t)pass->seq[i].n_out * pass->model->net->hp.n_vocab;
-        if (!pass->seq[i].failed) memcpy(pass->seq[i].session->logits, logits, n * sizeof *logits);
-        logits += n;
+        if (!pass->seq[i].failed)
+            lk_graph_get(pass->graph.logits, at, pass->seq[i].session->logits, n * sizeof(float));
+        at += n * sizeof(float);
     }
 }
 
@@ -183,13 +186,16 @@ static void compute(struct lk_pass *pass, lk_err *why) {
         if (pass->seq[i].drafts && pass->seq[i].session->recurrent)
             lk_recurrent_drafts_begin(pass->seq[i].session);
     if (!lk_net_has_all(model->net)) lk_pass_count_rows(pass);
-    if (g->x_in && !lk_receive_hidden(model, g->x_in->data, n)) status = lk_fail_lost(why);
+    if (g->x_in && !lk_receive_hidden(model, pass->hidden, n)) status = lk_fail_lost(why);
+    if (g->x_in && !status) lk_graph_set(g->x_in, 0, pass->hidden, n * sizeof(float));
     if (!status) {
         status = lk_graph_run(g, model, why);
         if (status) lk_abort(model, why->msg); /* others wait for what this process sends */
     }
-    if (!status && g->x_out && !lk_send_hidden(model, g->x_out->data, n))
-        status = lk_fail_lost(why);
+    if (!status && g->x_out) {
+        lk_graph_get(g->x_out, 0, pass->hidden, n * sizeof(float));
+        if (!lk_send_hidden(model, pass->hidden, n)) status = lk_fail_lost(why);
+    }
     for (size_t i = 0; status && i < pass->n_seq; i++) pass->seq[i].failed = status;
     if (!status) take_logits(pass);
     if (!status) lk_agree_on_nodes(model, pass->seq, pass->n_seq);

@@ -349,11 +349,12 @@ static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, in
     ggml_build_forward_expand(graph->graph, graph->x_out);
     status = lk_graph_finish(graph, &model->ledger, err);
     if (status) return status;
-    float *x = memset(graph->x_in->data, 0, ggml_nbytes(graph->x_in));
-    for (int mark = 0; mark < N_MARK; mark++) {
-        ((int32_t *)graph->pos->data)[mark] = 1 << mark;
-        for (int pair = 0; pair < n_rot / 2; pair++)
-            x[mark * n_rot + (halves ? pair : 2 * pair)] = 1;
+    float row[2 * LK_MAX_PAIR] = {0};
+    for (int pair = 0; pair < n_rot / 2; pair++) row[halves ? pair : 2 * pair] = 1;
+    for (int32_t mark = 0, pos = 1; mark < N_MARK; mark++, pos *= 2) {
+        lk_graph_set(graph->pos, (size_t)mark * sizeof pos, &pos, sizeof pos);
+        lk_graph_set(graph->x_in, (size_t)(mark * n_rot) * sizeof *row, row,
+                     (size_t)n_rot * sizeof *row);
     }
     return lk_graph_run(graph, model, err);
 }
@@ -367,7 +368,8 @@ static lk_status measure_rope(struct lk_rope *rope, struct lk_model *model, int 
     struct lk_graph graph = {0};
     lk_status status = rotate_marks(&graph, model, layer, halves, err);
     if (!status) {
-        const float *x = graph.x_out->data;
+        float x[2 * LK_MAX_PAIR * N_MARK];
+        lk_graph_get(graph.x_out, 0, x, ggml_nbytes(graph.x_out));
         double speed[LK_MAX_PAIR];
         for (int pair = 0; pair < n_pair; pair++) {
             speed[pair] = 0;

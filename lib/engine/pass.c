@@ -71,6 +71,7 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->attn.partial, pass->n_partial * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->joined, pass->n_joined * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
+    lk_release(pass->ledger, LK_FOR_SCRATCH, pass->hidden, pass->n_hidden * sizeof(float));
     lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
                pass->model->net->hp.n_layer * sizeof *pass->job);
@@ -121,7 +122,10 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
     for (size_t i = 0; i < pass->n_seq; i++)
         if (pass->seq[i].session->width.part > part) part = pass->seq[i].session->width.part;
     size_t partial = pass->partial_needed, scratch = lk_attn_scratch_floats(part) * a->n_thread,
-           joined = pass->joined_needed, gathered = joined * (size_t)pass->model->place.share.n;
+           joined = pass->joined_needed, gathered = joined * (size_t)pass->model->place.share.n,
+           hidden = lk_net_has_all(pass->model->net)
+                        ? 0
+                        : (size_t)pass->n_row * pass->model->net->hp.n_embd;
     if ((partial <= pass->n_partial ||
          replace_floats(pass, &a->partial, &pass->n_partial, partial)) &&
         (scratch <= pass->n_scratch ||
@@ -129,7 +133,8 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
         (joined <= pass->n_joined ||
          replace_floats(pass, &pass->joined, &pass->n_joined, joined)) &&
         (gathered <= pass->n_gathered ||
-         replace_floats(pass, &pass->gathered, &pass->n_gathered, gathered)))
+         replace_floats(pass, &pass->gathered, &pass->n_gathered, gathered)) &&
+        (hidden <= pass->n_hidden || replace_floats(pass, &pass->hidden, &pass->n_hidden, hidden)))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
 }
@@ -366,6 +371,36 @@ struct ggml_tensor *lk_attention_nodes(struct ggml_context *ctx, struct lk_layer
                           GGML_N_TASKS_MAX, job);
 }
 
+/* ---- the parts of a layer that ggml computes ---- */
+
+static enum lk_graph_place place_of(const struct lk_net *net, int layer) {
+    return lk_net_on_device(net, layer) ? LK_ON_DEVICE : LK_ON_CPU;
+}
+
+struct lk_qkv lk_pre_nodes(struct lk_graph *g, const struct lk_net *net, int layer,
+                           struct ggml_tensor *x, struct ggml_tensor *pos,
+                           struct ggml_tensor *tok) {
+    lk_graph_enter(g, place_of(net, layer));
+    struct lk_qkv pre =
+        net->family->pre(net, g->ctx, layer, lk_graph_use(g, x), lk_graph_use(g, pos));
+    lk_graph_enter(g, LK_ON_CPU);
+    struct ggml_tensor **used[] = {&pre.q, &pre.k, &pre.v, &pre.mixed, &pre.decay, &pre.beta};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++) *used[i] = lk_graph_use(g, *used[i]);
+    if (net->family->token_input)
+        pre.tok = net->family->token_input(net, g->ctx, layer, lk_graph_use(g, tok));
+    return pre;
+}
+
+struct ggml_tensor *lk_post_nodes(struct lk_graph *g, const struct lk_net *net, int layer,
+                                  const struct lk_qkv *pre, struct ggml_tensor *attn) {
+    struct lk_qkv used = *pre;
+    lk_graph_enter(g, place_of(net, layer));
+    used.x = lk_graph_use(g, pre->x);
+    used.tok = lk_graph_use(g, pre->tok);
+    used.aux = lk_graph_use(g, pre->aux);
+    return net->family->post(net, g->ctx, layer, &used, lk_graph_use(g, attn));
+}
+
 /* ---- layers that are not held here ---- */
 
 void lk_pass_count_rows(struct lk_pass *pass) {
@@ -397,10 +432,12 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
         g->divided == divided)
         return LK_OK;
+    lk_graph_set_device(g, pass->model, net->hp.n_layer);
     status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
     if (status) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
+    if (last && n_out < n_row) g->out = lk_graph_input(g, (size_t)n_out);
     struct ggml_tensor *x;
     if (net->first_layer == 0) {
         x = net->family->embed(net, g->ctx, g->tok, g->pos);
@@ -410,23 +447,21 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     }
     for (int layer = net->first_layer; layer < net->end_layer; layer++) {
         struct lk_layer_job *job = &pass->job[layer];
-        struct lk_qkv pre = net->family->pre(net, g->ctx, layer, x, g->pos);
+        struct lk_qkv pre = lk_pre_nodes(g, net, layer, x, g->pos, g->tok);
         struct ggml_tensor *attn;
-        if (net->family->token_input)
-            pre.tok = net->family->token_input(net, g->ctx, layer, g->tok);
         if (net->hp.is_recurrent[layer]) {
             attn = lk_recurrence_nodes(g->ctx, job, &pre);
         } else {
             attn = lk_attention_nodes(g->ctx, job, &pre, lk_store_nodes(g->ctx, job, &pre));
         }
-        x = net->family->post(net, g->ctx, layer, &pre, attn);
+        x = lk_post_nodes(g, net, layer, &pre, attn);
     }
-    if (last && n_out < n_row) {
-        g->out = lk_graph_input(g, (size_t)n_out);
-        x = ggml_get_rows(g->ctx, x, g->out);
-    }
+    if (g->out) x = ggml_get_rows(g->ctx, x, lk_graph_use(g, g->out));
+    if (last) x = net->family->head(net, g->ctx, x);
+    lk_graph_enter(g, LK_ON_CPU);
+    x = lk_graph_use(g, x);
     if (last)
-        x = g->logits = net->family->head(net, g->ctx, x);
+        g->logits = x;
     else
         g->x_out = x;
     ggml_set_output(x);

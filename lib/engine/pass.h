@@ -65,7 +65,9 @@ struct lk_pass {
     size_t n_partial, n_scratch; /* floats of attn.partial and attn.scratch */
     float *joined, *gathered;    /* partials of this process, and of all, in the current layer */
     size_t n_joined, n_gathered; /* floats */
-    struct lk_seq *seq;          /* [n_seq], room for seq_cap */
+    float *hidden;      /* [n_row][n_embd] states from, or to, layers that are not held here */
+    size_t n_hidden;    /* floats */
+    struct lk_seq *seq; /* [n_seq], room for seq_cap */
     size_t n_seq, seq_cap;
     int n_row, n_out;      /* sums over these sequences */
     size_t partial_needed; /* floats of attn.partial that they need */
@@ -109,6 +111,14 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
 
 /* Append and age the pass's rows in the layers that are not held here. */
 void lk_pass_count_rows(struct lk_pass *pass);
+
+/* Nodes of a layer before and after its attention or recurrence, on the device if the layer is
+ * there. q, k, v, mixed, decay and beta of the result are on the CPU, and so is attn. tok: NULL for
+ * families without token inputs. */
+struct lk_qkv lk_pre_nodes(struct lk_graph *graph, const struct lk_net *net, int layer,
+                           struct ggml_tensor *x, struct ggml_tensor *pos, struct ggml_tensor *tok);
+struct ggml_tensor *lk_post_nodes(struct lk_graph *graph, const struct lk_net *net, int layer,
+                                  const struct lk_qkv *pre, struct ggml_tensor *attn);
 
 /* Nodes that store the rows of `pre`, and show the queries to the caches. The result is the node to
  * wait for. */

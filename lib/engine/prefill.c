@@ -115,10 +115,10 @@ static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *
     ggml_build_forward_expand(g->graph, g->x_out);
     status = lk_graph_finish(g, &p->s->ledger, err);
     if (status) return status;
-    memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
+    lk_graph_set(g->tok, 0, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
-    if (!status) memcpy(p->x + at * p->net->hp.n_embd, g->x_out->data, ggml_nbytes(g->x_out));
+    if (!status) lk_graph_get(g->x_out, 0, p->x + at * p->net->hp.n_embd, ggml_nbytes(g->x_out));
     return status;
 }
 
@@ -165,7 +165,7 @@ static lk_status exchange_hidden(struct lk_prefill *p, int layer, size_t first, 
 static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
     size_t n = (size_t)p->net->hp.n_vocab;
     float *first = p->session[0]->logits;
-    if (p->graph.logits) memcpy(first, p->graph.logits->data, n * sizeof *first);
+    if (p->graph.logits) lk_graph_get(p->graph.logits, 0, first, n * sizeof *first);
     if (!lk_bring_logits(p->s->model, first, n)) return lk_fail_lost(err);
     for (size_t i = 1; i < p->n_session; i++)
         memcpy(p->session[i]->logits, first, n * sizeof *first);

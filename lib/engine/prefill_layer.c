@@ -110,34 +110,33 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
     bool last_layer = layer == hp->n_layer - 1, last_chunk = at + n == p->n_tok;
+    lk_graph_set_device(g, p->s->model, 1);
     lk_status status = lk_graph_begin(g, LK_PREFILL_NODES, &p->s->ledger, err);
     if (status) return status;
     g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, hp->n_embd, n);
     g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
-    struct lk_qkv pre = p->net->family->pre(p->net, g->ctx, layer, g->x_in, g->pos);
-    if (p->net->family->token_input) {
-        g->tok = lk_graph_input(g, n);
-        pre.tok = p->net->family->token_input(p->net, g->ctx, layer, g->tok);
-    }
+    if (p->net->family->token_input) g->tok = lk_graph_input(g, n);
+    struct lk_qkv pre = lk_pre_nodes(g, p->net, layer, g->x_in, g->pos, g->tok);
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
     bool goes_on = !last_layer || p->embedding; /* x of all tokens is needed */
     if (!goes_on && !last_chunk) return lk_graph_finish(g, &p->s->ledger, err);
-    struct ggml_tensor *x = p->net->family->post(p->net, g->ctx, layer, &pre, attn);
+    struct ggml_tensor *x = lk_post_nodes(g, p->net, layer, &pre, attn), *logits = NULL;
     if (last_layer && p->embedding) x = p->net->family->norm(p->net, g->ctx, x);
-    if (goes_on) {
-        g->x_out = x;
-        ggml_set_output(g->x_out);
-        ggml_build_forward_expand(g->graph, g->x_out);
-    }
+    if (goes_on) ggml_build_forward_expand(g->graph, x);
     if (last_layer && last_chunk && !p->embedding) {
-        x = ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]));
-        g->logits = p->net->family->head(p->net, g->ctx, x);
-        ggml_set_output(g->logits);
-        ggml_build_forward_expand(g->graph, g->logits);
+        struct ggml_tensor *row =
+            ggml_view_2d(g->ctx, x, x->ne[0], 1, x->nb[1], (n - 1) * x->nb[1]);
+        logits = p->net->family->head(p->net, g->ctx, ggml_cont(g->ctx, row));
+        ggml_build_forward_expand(g->graph, logits);
     }
+    lk_graph_enter(g, LK_ON_CPU);
+    g->x_out = goes_on ? lk_graph_use(g, x) : NULL;
+    g->logits = lk_graph_use(g, logits);
+    if (g->x_out) ggml_set_output(g->x_out);
+    if (g->logits) ggml_set_output(g->logits);
     return lk_graph_finish(g, &p->s->ledger, err);
 }
 
@@ -172,16 +171,15 @@ lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, s
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
     if (!lk_net_has(p->net, layer)) return LK_OK;
-    memcpy(g->x_in->data, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
-    if (g->tok && g->tok->data) /* not if the chunk only computes K and V */
-        memcpy(g->tok->data, p->tok + at, n * sizeof *p->tok);
+    lk_graph_set(g->x_in, 0, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
+    if (g->tok) lk_graph_set(g->tok, 0, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     set_sequence(p, layer, at + n, (int)n);
     lk_status status = lk_graph_run(g, p->s->model, err);
     if (status) lk_abort(p->s->model, err->msg); /* others wait for partial attention */
     if (!status && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);
     if (!status && g->x_out)
-        memcpy(p->x + at * hp->n_embd, g->x_out->data, n * hp->n_embd * sizeof(float));
+        lk_graph_get(g->x_out, 0, p->x + at * hp->n_embd, n * hp->n_embd * sizeof(float));
     return status;
 }
 

@@ -63,7 +63,9 @@ struct ggml_tensor *lk_apply_rope(const struct lk_net *net, struct ggml_context 
                                   struct ggml_tensor *x, struct ggml_tensor *pos) {
     const struct lk_hparams *hp = &net->hp;
     const struct lk_rope_args *a = &hp->rope[hp->is_swa[layer] != 0];
-    struct ggml_tensor *factors = hp->is_swa[layer] ? NULL : net->rope_factors;
+    struct ggml_tensor *factors =
+        lk_net_on_device(net, layer) ? net->rope_factors_on_device : net->rope_factors;
+    if (hp->is_swa[layer]) factors = NULL;
     int n_rot = hp->is_swa[layer] ? hp->n_rot_swa : hp->n_rot;
     return ggml_rope_ext(ctx, x, pos, factors, n_rot, hp->rope_mode, hp->n_ctx_orig, a->base,
                          a->scale, a->ext_factor, a->attn_factor, hp->yarn_beta_fast,

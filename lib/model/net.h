@@ -101,7 +101,11 @@ struct lk_net {
     int32_t first_layer, end_layer; /* layers [first, end) are held here; usually all */
     uint64_t matrix_bytes, table_bytes; /* of its tensors, loaded or mapped: those that every token
                                          * is multiplied by, and tables whose rows are looked up */
-    bool header_only;                   /* tensors have types and shapes, but no data */
+    struct lk_ggml_device *device; /* with the weights of layers [first_on_device, end_layer) and of
+                                    * what follows the last one; NULL: all are on the CPU */
+    int32_t first_on_device;
+    struct ggml_tensor *rope_factors_on_device; /* a copy of rope_factors */
+    bool header_only;                           /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
     uint64_t identity;    /* hash of the norms' weights; that of all quantizations of a model */
 };
@@ -138,6 +142,11 @@ struct lk_family {
 };
 
 enum { LK_LAYER_NODES = 96 };
+
+/* Are the weights of a layer on the device? */
+static inline bool lk_net_on_device(const struct lk_net *net, int layer) {
+    return net->device && layer >= net->first_on_device;
+}
 
 /* Is a layer held here? Are all? */
 static inline bool lk_net_has(const struct lk_net *net, int layer) {
