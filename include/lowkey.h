@@ -166,6 +166,23 @@ typedef void (*lk_log_callback)(void *user, lk_log_level level, const char *text
 /* Receive these messages, for the whole process. NULL, the default, discards them. */
 void lk_set_log_callback(lk_log_callback callback, void *user);
 
+/* ---- devices ---- */
+
+/* A device that can hold caches. Its functions are in a module that is loaded from $LOWKEY_MODULES,
+ * from the folder of the program or the library, or from lib/lowkey of the installation. */
+typedef struct {
+    char name[32];  /* "cuda0" */
+    char text[160]; /* "NVIDIA H200, sm_90, 139.8 GiB", or why it cannot be used */
+    uint64_t memory_bytes, free_bytes;
+} lk_device_info;
+
+/* The devices of this machine by index. False if there are not so many. */
+bool lk_device_list(size_t index, lk_device_info *out);
+
+/* Why this machine has no device of any kind ("liblowkey-cuda.so is not in FOLDER: ..."), in one
+ * line. Returns line [size]; it is empty if there are devices. */
+char *lk_device_missing(char *line, size_t size);
+
 /* ---- model ---- */
 
 typedef enum {

@@ -195,14 +195,14 @@ int module_count(void) {
     return gpu_count(&n) || n < 0 ? 0 : n;
 }
 
-lk_status module_describe(int number, struct lk_device_info *info, lk_err *err) {
+lk_status module_describe(int number, lk_device_info *info, lk_err *err) {
     struct gpu_card card;
     int error = gpu_properties(number, &card);
     if (error) return gpu_check(error, "properties", err);
     print_card(&card, info->text, sizeof info->text);
-    info->memory = card.memory_bytes;
+    info->memory_bytes = card.memory_bytes;
     error = gpu_select(number);
-    if (!error) error = gpu_free_bytes(&info->unused);
+    if (!error) error = gpu_free_bytes(&info->free_bytes);
     return gpu_check(error, "memory", err);
 }
 

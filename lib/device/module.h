@@ -16,20 +16,12 @@ extern "C" {
 enum { LK_MODULE_ABI = 1 };
 #define LK_MODULE_SYMBOL "lk_cuda_module"
 
-/* A device that could be opened. */
-struct lk_device_info {
-    char name[32];   /* for lk_device_open: "cuda0" */
-    char text[96];   /* "NVIDIA H200, sm_90, 139.8 GiB" */
-    uint64_t memory; /* bytes: all, and those that are free now */
-    uint64_t unused;
-};
-
 struct lk_module {
     const char *version; /* of the lowkey that it was built with */
     /* How many devices there are. A machine without a driver has none, which is not an error. */
     int (*count)(void);
-    /* Fill in text, memory and unused of device `number`. */
-    lk_status (*describe)(int number, struct lk_device_info *info, lk_err *err);
+    /* Fill in everything but the name of device `number`. */
+    lk_status (*describe)(int number, lk_device_info *info, lk_err *err);
     /* Open device `number`, whose name the caller sets. Close it with its function `close`. */
     lk_status (*open)(int number, struct lk_device **device, lk_err *err);
 };

@@ -14,10 +14,9 @@
 static const struct kind {
     const char *name, *file;
     bool numbered;
-    bool hidden; /* for tests: not in lists if its module is missing */
 } kinds[] = {
-    {"cuda", "liblowkey-cuda.so", true, false},
-    {"emulated", "liblowkey-emulated.so", false, true},
+    {"cuda", "liblowkey-cuda.so", true},
+    {"emulated", "liblowkey-emulated.so", false}, /* for tests */
 };
 
 enum { N_KIND = sizeof kinds / sizeof kinds[0], PATH_SIZE = 4096 };
@@ -118,37 +117,34 @@ static void name_device(const struct kind *kind, int number, char name[32]) {
         snprintf(name, 32, "%s", kind->name);
 }
 
-bool lk_device_list(size_t n, struct lk_device_info *info) {
+bool lk_device_list(size_t index, lk_device_info *out) {
     for (int i = 0; i < N_KIND; i++) {
         const struct lk_module *module = load(&kinds[i], NULL);
         size_t count = module ? (size_t)module->count() : 0;
-        if (n >= count) {
-            n -= count;
+        if (index >= count) {
+            index -= count;
             continue;
         }
-        memset(info, 0, sizeof *info);
+        memset(out, 0, sizeof *out);
         lk_err err = {0};
-        if (module->describe((int)n, info, &err))
-            snprintf(info->text, sizeof info->text, "%.95s", err.msg);
-        name_device(&kinds[i], (int)n, info->name);
+        if (module->describe((int)index, out, &err))
+            snprintf(out->text, sizeof out->text, "%.150s", err.msg);
+        name_device(&kinds[i], (int)index, out->name);
         return true;
     }
     return false;
 }
 
-bool lk_device_kind(size_t n, char *line, size_t size) {
-    for (int i = 0; i < N_KIND; i++) {
-        lk_err err = {0};
-        const struct lk_module *module = load(&kinds[i], &err);
-        if ((!module && kinds[i].hidden) || n-- > 0) continue;
-        int count = module ? module->count() : 0;
-        if (module)
-            snprintf(line, size, "%s: %d device%s", kinds[i].name, count, count == 1 ? "" : "s");
-        else
-            snprintf(line, size, "%s: %s", kinds[i].name, err.msg);
-        return true;
-    }
-    return false;
+char *lk_device_missing(char *line, size_t size) {
+    lk_device_info info;
+    if (size > 0) line[0] = 0;
+    if (lk_device_list(0, &info)) return line;
+    lk_err err = {0};
+    if (load(&kinds[0], &err))
+        snprintf(line, size, "%s finds none: is its driver installed?", kinds[0].file);
+    else
+        snprintf(line, size, "%s", err.msg);
+    return line;
 }
 
 bool lk_device_has_name(const char *name) {

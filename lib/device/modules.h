@@ -2,20 +2,13 @@
  *
  * A module lies in $LOWKEY_MODULES, or if that is not set in the folder of the program or the
  * library, or in lib/lowkey of the installation. No other place is looked at. A module stays loaded
- * until the process ends. */
+ * until the process ends. lk_device_list (lowkey.h) lists the devices. */
 #ifndef LK_DEVICE_MODULES_H
 #define LK_DEVICE_MODULES_H
 
 #include "device/module.h"
 
 #include <stdbool.h>
-
-/* The n-th device of this machine, for lists. False if there are not so many. */
-bool lk_device_list(size_t n, struct lk_device_info *info);
-
-/* One line about each kind of module: "cuda: 2 devices", or why there are none ("cuda:
- * liblowkey-cuda.so is not in /usr/lib/lowkey"). False if there are not so many kinds. */
-bool lk_device_kind(size_t n, char *line, size_t size);
 
 /* Does a module have devices of this name ("cuda0", "cuda1", "emulated")? */
 bool lk_device_has_name(const char *name);

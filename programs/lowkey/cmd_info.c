@@ -17,13 +17,23 @@ static json_t *tuned_json(const lk_model *model) {
     return list;
 }
 
+static json_t *devices_json(void) {
+    json_t *list = json_array();
+    lk_device_info d;
+    for (size_t i = 0; lk_device_list(i, &d); i++)
+        json_array_append_new(list, json_pack("{s:s s:s s:I s:I}", "name", d.name, "text", d.text,
+                                              "memory_bytes", (json_int_t)d.memory_bytes,
+                                              "free_bytes", (json_int_t)d.free_bytes));
+    return list;
+}
+
 static int print_json(const lk_model *model, const lk_model_info *m, const char *name) {
     struct lk_cpus cpus = lk_cpus_read("");
     char identity[17];
     snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
     return json_print(
         json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:i "
-                  "s:s? s:i s:i s:i s:f s:s?}",
+                  "s:s? s:i s:i s:i s:f s:s? s:o}",
                   "version", lk_version(), "model", name, "arch", m->arch, "identity", identity,
                   "tuned", tuned_json(model), "n_param", (json_int_t)m->n_param, "file_bytes",
                   (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer",
@@ -31,7 +41,7 @@ static int print_json(const lk_model *model, const lk_model_info *m, const char 
                   "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
                   "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
                   "n_threads", m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed,
-                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack),
+                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices", devices_json()),
         false);
 }
 
@@ -45,6 +55,18 @@ static void print_threads(struct table *table, const lk_model_info *m) {
         snprintf(quota, sizeof quota, "; quota of the control group %.4g", cpus.quota);
     table_cell(table, "threads");
     table_cell(table, "%d of %d cores%s%s", m->n_threads, cpus.online, allowed, quota);
+}
+
+static void print_devices(struct table *table) {
+    char line[300], bytes[NUMBER_BUF];
+    lk_device_info d;
+    for (size_t i = 0; lk_device_list(i, &d); i++) {
+        table_cell(table, i ? "" : "devices");
+        table_cell(table, "%s: %s, %s free", d.name, d.text, format_bytes(bytes, d.free_bytes));
+    }
+    if (!*lk_device_missing(line, sizeof line)) return;
+    table_cell(table, "devices");
+    table_cell(table, "none: %s", line);
 }
 
 static void print_table(const lk_model *model, const lk_model_info *m, const char *name) {
@@ -97,6 +119,7 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
         table_cell(&table, "%s: %s", tuned.name, tuned.note);
     }
     print_threads(&table, m);
+    print_devices(&table);
     table_cell(&table, "lowkey");
     table_cell(&table, "%s", lk_version());
     table_print(&table, stdout, false);

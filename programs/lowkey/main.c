@@ -269,7 +269,10 @@ int main(int argc, char **argv) {
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return flush_output(cmd_help(argc, argv));
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        lk_device_info device;
         printf("lowkey %s\n", lk_version());
+        for (size_t i = 0; lk_device_list(i, &device); i++)
+            printf("device %s: %s\n", device.name, device.text);
         return flush_output(STATUS_OK);
     }
     const struct command *command = find_command(name);
