@@ -39,16 +39,18 @@ constexpr uint32_t attend_rings(int d, int hpl, uint32_t pairs) {
 }
 
 /* Shared memory of a block, in bytes: what warps have of their own (a ring, later sums), then what
- * they share. Queries lie at the end, because their number depends on the call. */
+ * they share. Queries lie at the end, because their number depends on the call; the block's sums
+ * take their place. */
 template <int D, int HPL, uint32_t PAIRS, int WARPS> struct attend_memory {
     static constexpr int C = 4 * HPL;
     typedef attend_slots<D, C> slots;
     static constexpr uint32_t OWN =
         attend_up(attend_max(attend_rings(D, HPL, PAIRS), slots::BYTES));
-    static constexpr uint32_t BARS = WARPS * OWN, MERGED = attend_up(BARS + WARPS * 16);
-    static constexpr uint32_t PLANES = attend_up(MERGED + slots::SUMS); /* [2][8][D], steps, sums */
+    static constexpr uint32_t BARS = WARPS * OWN;
+    static constexpr uint32_t PLANES = attend_up(BARS + WARPS * 16); /* [2][8][D], steps, sums */
     static constexpr uint32_t CALL = attend_up(PLANES + (PAIRS ? 16 * D + 64 : 0));
-    static constexpr uint32_t QUERIES = attend_up(CALL + sizeof(lk_device_attend));
+    static constexpr uint32_t QUERIES = attend_up(CALL + sizeof(lk_device_attend)),
+                              MERGED = QUERIES;
 };
 
 /* What a block works on. */
@@ -255,9 +257,10 @@ WF uint32_t attend_sets(const lk_device_attend &a) {
 template <int C> WF attend_plain_queries attend_plain_of(const lk_device_attend &a, S queries) {
     attend_plain_queries q;
     uint32_t k = (uint32_t)(4 * C * (a.d_rope > 0 ? a.d_rope : a.d_head));
-    for (uint32_t i = 0; i < 4; i++) q.k[i / 2][i % 2] = queries + i * k;
+    uint32_t n = a.q_shifted ? 4 : 2;
+    for (uint32_t i = 0; i < 4; i++) q.k[i / 2][i % 2] = queries + i % n * k;
     for (uint32_t i = 0; i < 2; i++)
-        q.v[i] = queries + 4 * k + i * (uint32_t)(a.d_rope > 0 ? 4 * C * a.d_head : 0);
+        q.v[i] = queries + n * k + i * (uint32_t)(a.d_rope > 0 ? 4 * C * a.d_head : 0);
     return q;
 }
 
@@ -550,10 +553,12 @@ template <int D, int HPL, uint32_t PAIRS, int N_WARP, int N_CLUSTER> struct atte
     typedef attend_memory<D, HPL, PAIRS, WARPS> memory;
     typedef attend_slots<D, C> slots_of;
 
-    /* Bytes of shared memory for calls with this many channels of a head. */
-    static constexpr uint32_t shared(int d_head, int d_rope) {
-        uint32_t k = (uint32_t)(d_rope > 0 ? d_rope : d_head), v = d_rope > 0 ? d_head : 0;
-        return memory::QUERIES + 4 * C * (4 * k + 2 * v);
+    /* Bytes of shared memory for calls with these channels of a head. */
+    static int shared(int d_head, int d_rope, bool shifted) {
+        uint32_t k = (uint32_t)(d_rope > 0 ? d_rope : d_head),
+                 v = d_rope > 0 ? (uint32_t)d_head : 0;
+        uint32_t queries = 4 * C * ((shifted ? 4 : 2) * k + 2 * v);
+        return (int)(memory::QUERIES + attend_max(queries, slots_of::SUMS));
     }
 
     /* Grid: x splits, a multiple of CLUSTER; y KV heads * tiles of columns; z calls. */
@@ -593,12 +598,15 @@ template <int D, int HPL, uint32_t PAIRS, int N_WARP, int N_CLUSTER> struct atte
                 attend_join<D, false>(column, shared + w * memory::OWN + h * slots_of::ROW);
             attend_put_column(column, shared + memory::MERGED + h * slots_of::ROW);
         }
-        if (lk_planted != 4) cluster_sync();
+        if (CLUSTER == 1)
+            block_sync();
+        else if (lk_planted != 4)
+            cluster_sync();
         for (int h = at.rank + CLUSTER * at.warp; h < x.n_column; h += CLUSTER * WARPS) {
             attend_column<D> column;
             attend_column_clear(column);
             for (uint32_t i = 0; i < CLUSTER; i++)
-                attend_join<D, true>(column, peer(shared + memory::MERGED + h * slots_of::ROW, i));
+                attend_join<D, (CLUSTER > 1)>(column, merged(shared, h, i));
             int n_cluster = launch.n_split / CLUSTER;
             if (n_cluster > 1 &&
                 !attend_join_clusters<D, C>(launch, at, h, at.x / CLUSTER, n_cluster, column))
@@ -606,6 +614,13 @@ template <int D, int HPL, uint32_t PAIRS, int N_WARP, int N_CLUSTER> struct atte
             attend_write<D>(x, h, column);
         }
         if (lk_planted != 5 && CLUSTER > 1) cluster_sync(); /* others may read this memory */
+    }
+
+    /* The sums of block `rank` of the cluster. */
+    WF S merged(S shared, int h, uint32_t rank) {
+        S row = shared + memory::MERGED + h * slots_of::ROW;
+        if constexpr (CLUSTER > 1) return peer(row, rank);
+        return row;
     }
 
     /* The warp's rows, summed into slots.sums[0]. */

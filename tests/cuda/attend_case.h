@@ -316,7 +316,7 @@ template <class K> double run_attend(attend_problem &p) {
     std::vector<float> scratch(pairs * (launch.n_split / K::CLUSTER) * (K::CHANNELS + 2), NAN);
     std::vector<uint32_t> ticket(pairs, 0);
     launch.scratch = (uint64_t)scratch.data(), launch.ticket = (uint64_t)ticket.data();
-    int shared = (int)K::shared(c.d, c.d_rope);
+    int shared = K::shared(c.d, c.d_rope, c.shift);
     for (int z = 0; z < launch.n_call; z++)
         for (int y = 0; y < c.heads * launch.n_tile; y++)
             for (int x = 0; x < launch.n_split; x += K::CLUSTER)
