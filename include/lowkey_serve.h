@@ -68,6 +68,9 @@ typedef struct {
     char before[64], after[64]; /* zero-terminated; "" if there are none, or are unknown */
     bool has_parameters;        /* the arguments are called "parameters" */
     char opening[128];          /* the end of the text before the JSON, with control tokens */
+    /* The call of probe_name with {"probe_key": "v"} as the template writes it, as marked text
+     * (lk_chat_format), cut at its end. */
+    char sample[400];
 } lk_call_words;
 
 /* Find the words in the model's chat template. Errors as of lk_chat_format. */

@@ -257,10 +257,12 @@ lk_status lk_vocab_call_words(const struct lk_vocab *vocab, lk_call_words *words
     if (!status) {
         *words = (lk_call_words){.before = ""};
         const struct lk_chat_support support = lk_chat_template_support(t);
+        const char *call = all + count_common(before, all);
         if (!support.calls && support.calls_text == LK_CALLS_TAGGED)
             *words = tags;
-        else if (!find_call(all + count_common(before, all), words))
+        else if (!find_call(call, words))
             *words = (lk_call_words){.before = ""}; /* the call alone */
+        snprintf(words->sample, sizeof words->sample, "%s", call);
     }
     free(before);
     free(all);

@@ -2,6 +2,7 @@
  * saved. libllama's own grammars are not used: their time and memory have no bound. */
 #include "token/sampling.h"
 
+#include "base/ascii.h"
 #include "base/cxx_call.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -26,6 +27,7 @@ struct lk_sampling {
     char trigger[64];                    /* "": the grammar holds from the start */
     char tail[64];                       /* [n_tail] the newest text before the trigger */
     size_t n_tail;
+    bool is_spent;                    /* the trigger may come first only, and did not or is over */
     bool holds;                       /* the grammar constrains the next token */
     lk_sampler_opts opts;             /* without grammar and bias, which the caller owns */
     uint64_t grammar_hash, bias_hash; /* of the caller's */
@@ -56,7 +58,8 @@ static void print_options(struct lk_sampling *s) {
                  o->ignore_eos ? "endless" : "bias", (unsigned long long)s->bias_hash);
     if (*s->trigger) {
         len = (int)strlen(s->options);
-        snprintf(s->options + len, sizeof s->options - (size_t)len, " after %llx",
+        snprintf(s->options + len, sizeof s->options - (size_t)len, " %s %llx",
+                 s->opts.trigger_first ? "first" : "after",
                  (unsigned long long)lk_fnv1a(LK_FNV1A_INIT, s->trigger, strlen(s->trigger)));
     }
 }
@@ -248,6 +251,12 @@ static lk_status is_allowed(struct lk_sampling *s, llama_token tok, bool *allowe
         return LK_OK;
     }
     uint32_t entry = t->entry[tok];
+    if (entry == LK_NO_ENTRY && *s->trigger) { /* the form of a call may have control tokens */
+        size_t n;
+        const char *text = lk_vocab_token_text(s->vocab, tok, &n);
+        *allowed = false;
+        return n ? lk_grammar_allows(s->text, text, n, allowed, err) : LK_OK;
+    }
     *allowed = entry != LK_NO_ENTRY;
     if (!*allowed) return LK_OK;
     return lk_grammar_allows(s->text, t->bytes + t->start[entry],
@@ -262,6 +271,15 @@ static lk_status remove_forbidden(struct lk_sampling *s, llama_token_data_array 
     if (!s->allowed) return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
     lk_status status = lk_grammar_mask(s->text, s->tokens, s->allowed, err);
     if (status) return status;
+    const struct lk_control_tokens *control = lk_vocab_control_tokens(s->vocab);
+    for (size_t i = 0; *s->trigger && i < control->n; i++) {
+        int32_t tok = control->at[i].id;
+        bool allowed = false;
+        if (!control->at[i].is_control || lk_vocab_is_eog(s->vocab, tok)) continue;
+        status = is_allowed(s, tok, &allowed, err);
+        if (status) return status;
+        if (allowed) s->allowed[tok / 64] |= 1ull << (tok % 64);
+    }
     bool complete = lk_grammar_is_complete(s->text);
     for (size_t i = 0; i < list->size; i++) {
         uint32_t tok = (uint32_t)list->data[i].id;
@@ -325,10 +343,23 @@ static void accept_sampler(void *arg) {
     llama_sampler_accept(c->sampler, c->tok);
 }
 
+/* The same as find_trigger, for a trigger that only white space may precede. */
+static size_t find_first_trigger(struct lk_sampling *s, const char *text, size_t n) {
+    for (size_t i = 0; i < n && !s->is_spent; i++) {
+        if (s->n_tail == 0 && lk_is_space(text[i])) continue;
+        s->is_spent = text[i] != s->trigger[s->n_tail];
+        if (s->is_spent || s->trigger[++s->n_tail]) continue;
+        s->is_spent = true;
+        return i + 1;
+    }
+    return 0;
+}
+
 /* Bytes of text[0..n), which follows the tail, up to the end of the trigger; 0: it is not complete
  * within them. The tail goes on. */
 static size_t find_trigger(struct lk_sampling *s, const char *text, size_t n) {
     size_t n_trigger = strlen(s->trigger);
+    if (s->opts.trigger_first) return find_first_trigger(s, text, n);
     for (size_t i = 0; i < n; i++) {
         if (s->n_tail == n_trigger) memmove(s->tail, s->tail + 1, --s->n_tail);
         s->tail[s->n_tail++] = text[i];
@@ -345,7 +376,8 @@ static lk_status move_grammar(struct lk_sampling *s, llama_token tok, lk_err *er
     size_t n, from = 0;
     const char *text = lk_vocab_token_text(s->vocab, tok, &n);
     bool accepted = false;
-    if (s->holds && s->tokens->entry[tok] == LK_NO_ENTRY) return LK_OK;
+    bool is_plain = s->tokens->entry[tok] != LK_NO_ENTRY;
+    if (s->holds && !is_plain && (!*s->trigger || lk_vocab_is_eog(s->vocab, tok))) return LK_OK;
     if (!s->holds) {
         from = find_trigger(s, text, n);
         if (!from) return LK_OK;
@@ -419,6 +451,7 @@ static void reset_sampling(struct lk_sampling *s, uint32_t seed) {
     if (s->text) lk_grammar_reset(s->text);
     s->holds = s->grammar && !*s->trigger;
     s->n_tail = 0;
+    s->is_spent = false;
     free(s->candidate);
     s->chain = NULL;
     s->candidate = NULL;

@@ -14,6 +14,7 @@ struct MHD_Daemon;
 
 struct lk_server {
     struct lk_server_opts opts;
+    lk_call_words call_words; /* opts points here */
     struct lk_metrics metrics;
     struct lk_scheduler *scheduler;
     struct lk_workers *workers;

@@ -4,8 +4,8 @@
 #include "base/buf.h"
 #include "lowkey_serve.h"
 #include "serve/body_convert.h"
+#include "serve/call_grammar.h"
 #include "serve/json_field.h"
-#include "serve/tools.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -762,6 +762,7 @@ void lk_request_free(struct lk_request *request) {
     json_decref(request->messages);
     json_decref((json_t *)request->allowed);
     free(request->grammar);
+    free(request->trigger);
     free(request->bias);
     free(request->embedding);
     json_decref(request->body);

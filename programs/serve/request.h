@@ -51,6 +51,7 @@ struct lk_request {
     bool reply, continue_last; /* as in lk_chat */
     const json_t *allowed;     /* names of the tools that may be called, owned; NULL: all */
     const char *call_word;     /* opens a call that the grammar makes valid; static; NULL: none */
+    char *trigger;             /* owned; sampling.trigger points here, or to call_word */
     bool valid_calls;          /* calls are JSON that the grammar makes valid */
     bool single_tool_call;     /* only the first of them is returned */
     bool keep_thoughts;        /* as a part of the content ("reasoning_format": "none") */

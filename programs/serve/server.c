@@ -74,6 +74,8 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     s->started = (int64_t)time(NULL);
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
     s->opts.responses = lk_response_store_new();
+    /* A template that writes no calls is an error of the requests that need one. */
+    if (!lk_chat_call_words(opts->model, &s->call_words, NULL)) s->opts.call_words = &s->call_words;
     if (!s->opts.responses)
         status = lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     if (!status) status = lk_workers_start(&s->workers, N_WORKER, err);

@@ -34,6 +34,7 @@
 #define LK_SERVE_SERVER_H
 
 #include "base/err.h"
+#include "lowkey_serve.h"
 
 struct lk_server_opts {
     lk_model *model;          /* must outlive the server, like everything below */
@@ -70,6 +71,8 @@ struct lk_server_opts {
     double queue_s;         /* max time in the queue */
     double time_s;          /* max time spent on an answer, prefill included */
     double slice_s;         /* max time between decode steps while a prompt is prefilled */
+    const lk_call_words
+        *call_words; /* of the model; made by lk_server_start. NULL: the usual ones */
     /* Earlier responses that requests may continue; made by lk_server_start. */
     struct lk_response_store *responses;
     bool drafts;             /* decode with drafts, if the recipe allows it: lk_drafter_new */

@@ -110,6 +110,12 @@ const char *lk_tool_calls_word(const char *text, const char **rest) {
     return word;
 }
 
+const char *lk_tool_calls_close(const char *word) {
+    for (size_t i = 0; i < N_FORM; i++)
+        if (strcmp(forms[i].open, word) == 0) return forms[i].close;
+    return "";
+}
+
 /* Calls at an open word, in any form that it opens. On YES `s` is after them. */
 static enum lk_scan scan_open(struct lk_scanner *s, void (*restart)(void *user)) {
     enum lk_scan best = LK_SCAN_NO;

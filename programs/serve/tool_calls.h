@@ -65,4 +65,7 @@ size_t lk_tool_calls_n_text(const char *text, size_t len, const json_t *tools, s
 /* The last word in a text that opens calls; *rest: what follows it. NULL: there is none. */
 const char *lk_tool_calls_word(const char *text, const char **rest);
 
+/* The word that closes calls after this one; "": none. */
+const char *lk_tool_calls_close(const char *word);
+
 #endif

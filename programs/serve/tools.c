@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "lowkey_serve.h"
+#include "serve/call_grammar.h"
 #include "serve/json_field.h"
 #include "serve/tool_calls.h"
 
@@ -34,15 +35,6 @@ static bool check_tools(const json_t *tools, struct lk_api_error *fault) {
                 "tools[%zu] must have the type 'function' and a function with a name", i);
     }
     return true;
-}
-
-void lk_gbnf_add_literal(struct lk_buf *out, const char *text) {
-    for (; *text; text++) {
-        if (*text == '\n')
-            lk_buf_append_str(out, "\\n");
-        else
-            lk_buf_printf(out, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
-    }
 }
 
 /* Schemas of a call: one per tool, or only those of `allowed` (as in lk_request). Each tool's
@@ -171,18 +163,35 @@ static bool combine(struct lk_request *ask, char *calls, struct lk_api_error *fa
     return ask->grammar || no_memory(fault);
 }
 
+/* Calls in another form than JSON after a word that is known. */
+static bool constrain_other_form(struct lk_request *ask, const lk_call_words *words,
+                                 struct lk_api_error *fault) {
+    struct lk_call_grammar made = lk_call_grammar_make(words, ask->tools, ask->allowed);
+    if (!made.text) return true;
+    ask->trigger = strdup(made.trigger);
+    if (!ask->trigger) {
+        free(made.text);
+        return no_memory(fault);
+    }
+    ask->sampling.grammar = ask->grammar = made.text;
+    ask->sampling.trigger = ask->trigger;
+    ask->sampling.trigger_first = made.trigger_first;
+    ask->grammar_field = "tools";
+    return true;
+}
+
 /* Constrain calls: all of the response if one is required or `ask->grammar` is a schema's, and
  * otherwise what follows the word that opens a call. */
 static bool constrain_calls(struct lk_request *ask, bool is_required,
                             const struct lk_server_opts *opts, struct lk_api_error *fault) {
     lk_call_words words = {
         .before = "<tool_call>\n", .after = "\n</tool_call>", .opening = "<tool_call>\n"};
-    if (opts->model) lk_chat_call_words(opts->model, &words, NULL); /* else later an error */
+    if (opts->call_words) words = *opts->call_words;
     const char *rest = "", *word = lk_tool_calls_word(words.opening, &rest),
                *key = words.has_parameters ? "parameters" : "arguments";
     bool is_lazy = !is_required && !ask->grammar;
     struct lk_buf root = {0};
-    if (is_lazy && !word) return true;
+    if (is_lazy && !word) return constrain_other_form(ask, &words, fault);
     if (is_lazy)
         lazy_root(&root, rest, words.after);
     else

@@ -57,7 +57,4 @@ struct lk_schema_use {
 char *lk_schema_grammar(const json_t *schema, const struct lk_schema_use *use,
                         struct lk_api_error *fault);
 
-/* Append text as the inside of a GBNF literal. */
-void lk_gbnf_add_literal(struct lk_buf *out, const char *text);
-
 #endif

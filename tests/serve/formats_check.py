@@ -162,8 +162,8 @@ def post(server, path, body):
     return text
 
 
-def openai(server, text, streamed):
-    body = {"messages": ASK, "tools": TOOLS, "grammar": grammar(text), "stream": streamed}
+def openai(server, text, streamed, tools=None):
+    body = {"messages": ASK, "tools": tools or TOOLS, "grammar": grammar(text), "stream": streamed}
     out = post(server, "/v1/chat/completions", body)
     if not streamed:
         message = json.loads(out)["choices"][0]["message"]
@@ -255,6 +255,57 @@ def check_format(server, name, text, written):
            prompt)
 
 
+# ---- calls that are free to begin, and valid once begun ----
+
+MANY = [{"type": "function", "function": {"name": "light", "parameters": {
+    "type": "object", "required": ["on", "mood"], "properties": {
+        "level": {"type": "integer", "minimum": 1, "maximum": 20}, "on": {"type": "boolean"},
+        "mood": {"type": "string", "enum": ["warm", "cold"]}}}}},
+        {"type": "function", "function": {"name": "none", "parameters": {
+            "type": "object", "properties": {}, "additionalProperties": False}}}]
+LLAMA = "{{ '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments | tojson }}{{ '}' }}"
+# format: the word that begins a call
+BEGINS = {"qwen3": "<tool_call>", "qwen3.5": "<function=", "mistral": "[TOOL_CALLS]", "granite 3": "<|tool_call|>",
+          "gemma 4": "<|tool_call>", "lfm2": "<|tool_call_start|>", "olmo 3": "<function_calls>",
+          "deepseek v3.1": "<｜tool▁calls▁begin｜>", "deepseek r1": "<｜tool▁calls▁begin｜>",
+          "gpt-oss": "<|channel|>commentary to=functions.", "llama 3": '{"name": "'}
+
+
+def check_lazy(program, folder, name):
+    """A random model that is made to begin calls, and is free to choose everything after it."""
+    path, word = os.path.join(folder, "lazy.gguf"), BEGINS[name]
+    given = template(LLAMA) if name == "llama 3" else FORMATS[name][0]
+    given = given.replace("<think>{% endif %}", "{% endif %}").replace("<think>\n{% endif %}", "{% endif %}")
+    tiny_model.write_model(path, n_ctx=4096, template=given, words=(word,))
+    with Server(program, ["-t", "1", "-c", "4096"], model=path, sessions=False) as server:
+        begin = server.tokens(word)
+        expect(f"{name}: a token begins calls", len(begin) == 1, begin)
+        n_good = 0
+        for seed in range(6):
+            reply = json.loads(post(server, "/v1/chat/completions", {
+                "messages": ASK, "tools": MANY, "temperature": 2.0, "seed": seed, "max_tokens": 2000,
+                "logit_bias": {str(begin[0]): 90}}))
+            message = reply["choices"][0]["message"]
+            calls = message.get("tool_calls", [])
+            if not calls:  # it begins calls for ever: take the first one alone
+                first = word + message["content"].split(word)[1]
+                calls = [{"function": one} for one in openai(server, first, False, MANY)[2]]
+                expect(f"{name}: seed {seed}: what begins becomes a call", calls, message)
+            for call in calls:
+                given, function = json.loads(call["function"]["arguments"]), call["function"]["name"]
+                n_good += 1
+                good = given == {} if function == "none" else (
+                    given.get("on") in (True, False) and given.get("mood") in ("warm", "cold") and
+                    given.get("level", 1) in range(1, 21) and set(given) <= {"on", "mood", "level"})
+                expect(f"{name}: a call is valid", function in ("light", "none") and good, call)
+        expect(f"{name}: a call for each seed", n_good >= 6, n_good)
+        if name == "llama 3":  # JSON in the middle of an answer is none
+            text = 'See {"name": "x"}'
+            reply = json.loads(post(server, "/v1/chat/completions", {
+                "messages": ASK, "tools": MANY, "grammar": grammar(text)}))
+            expect("text with a name", reply["choices"][0]["message"]["content"] == text, reply)
+
+
 # ---- thoughts that the prompt starts ----
 
 def check_started_thoughts(program, folder):
@@ -320,7 +371,10 @@ def main():
                         sessions=False) as server:
                 text = FORMATS[name][1]
                 check_format(server, name, text, FORMATS[name][2])
+            if name in BEGINS:
+                check_lazy(sys.argv[1], folder, name)
         if not sys.argv[2:]:
+            check_lazy(sys.argv[1], folder, "llama 3")
             check_started_thoughts(sys.argv[1], folder)
             check_variables(sys.argv[1], folder)
     print(f"{failures} failed")

@@ -458,10 +458,10 @@ static void tools_go_through_the_template(void **state) {
 
 static void words_of_calls_are_the_template_s(void **state) {
     static const lk_call_words want[N_TEMPLATE] = {
-        {"\n\n\n", "", false, "<tool_call>\n"},
-        {"", "", true, ""},
-        {"[", "]", false, "[TOOL_CALLS]["},
-        {"<tool_call>\n", "\n</tool_call>", false, "<tool_call>\n"}};
+        {"\n\n\n", "", false, "<tool_call>\n", ""},
+        {"", "", true, "", ""},
+        {"[", "]", false, "[TOOL_CALLS][", ""},
+        {"<tool_call>\n", "\n</tool_call>", false, "<tool_call>\n", ""}};
     for (size_t i = 0; i < N_TEMPLATE; i++) {
         struct lk_vocab *v = open_with(templates[i]);
         lk_call_words got = {.after = ""};
@@ -473,6 +473,7 @@ static void words_of_calls_are_the_template_s(void **state) {
         size_t n = strlen(got.opening), n_want = strlen(want[i].opening);
         assert_true(n >= n_want);
         assert_string_equal(got.opening + n - n_want, want[i].opening);
+        assert_non_null(strstr(got.sample, "probe_name"));
         lk_vocab_free(v);
     }
 }

@@ -518,6 +518,58 @@ static void trigger_starts_the_grammar(void **state) {
     lk_vocab_free(v);
 }
 
+/* A trigger that may come first only, after white space; and a control token that the grammar
+ * accepts by its text after a trigger, but not one that ends an answer. */
+static void triggers_at_the_start_and_control_tokens(void **state) {
+    static const struct {
+        const char *script, *want;
+    } cases[] = {{" ab??ab?", " abyzab?"}, {"xab?", "xab?"}, {"aab?", "aab?"}};
+    struct lk_vocab *v = open_vocab("llama-spm");
+    int n = 3 + 256 + 13 + 2;
+    float *logits = calloc((size_t)n, sizeof *logits);
+    lk_sampler_opts o = plain;
+    o.grammar = "root ::= \"yz\"";
+    o.trigger = "ab";
+    o.trigger_first = true;
+    o.temperature = 0;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct lk_sampling *s = NULL;
+        char text[64] = "";
+        assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+        for (const char *c = cases[k].script; *c; c++) {
+            for (int i = 0; i < n; i++) logits[i] = i == *c + 3 ? 9 : 0;
+            sample_text(v, s, logits, n, 1, text, sizeof text);
+        }
+        assert_string_equal(text, cases[k].want);
+        lk_sampling_free(s);
+    }
+    int32_t control = -1;
+    size_t n_text = 0;
+    for (int32_t i = 0; i < n && control < 0; i++)
+        if (lk_vocab_is_control(v, i) && !lk_vocab_is_eog(v, i) &&
+            strcmp(lk_vocab_token_text(v, i, &n_text), "<s>") == 0)
+            control = i;
+    assert_true(control >= 0);
+    o.grammar = "root ::= \"<s>\" \"y\"";
+    o.trigger_first = false;
+    for (int k = 0; k < 2; k++) { /* the model's choice, and among what is left */
+        struct lk_sampling *s = NULL;
+        char text[64] = "";
+        assert_int_equal(lk_sampling_new(&s, v, &o, NULL), LK_OK);
+        for (const char *c = "ab"; *c; c++) {
+            for (int i = 0; i < n; i++) logits[i] = i == *c + 3 ? 9 : 0;
+            sample_text(v, s, logits, n, 1, text, sizeof text);
+        }
+        for (int i = 0; i < n; i++) logits[i] = i == control ? 8 : k && i == 'q' + 3 ? 9 : 0;
+        assert_int_equal(sample_next(s, logits, n), control);
+        sample_text(v, s, logits, n, 1, text, sizeof text);
+        assert_string_equal(text, "aby");
+        lk_sampling_free(s);
+    }
+    free(logits);
+    lk_vocab_free(v);
+}
+
 static void grammar_constrains(void **state) {
     struct lk_vocab *v = open_vocab("llama-spm"), *none = open_vocab("llama");
     int n = 3 + 256 + 13 + 2;
@@ -595,6 +647,7 @@ int main(void) {
         cmocka_unit_test(bad_logits_and_options),
         cmocka_unit_test(grammar_constrains),
         cmocka_unit_test(trigger_starts_the_grammar),
+        cmocka_unit_test(triggers_at_the_start_and_control_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
