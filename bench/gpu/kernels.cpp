@@ -4,10 +4,11 @@
  *
  *     card what=memcpy|copy|read|empty
  *     check
+ *     attend ...    attend_job.cpp
  *
  * `us` is the median time of one launch, `sd` its standard deviation over `repeats` repetitions of
  * a graph of launches. `emulate=1` at the end of a job makes the sizes small. */
-#include "gpu/bench_gpu.h"
+#include "gpu/jobs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -87,8 +88,32 @@ answer run_card(bench_card &card, const job &j) {
 
 /* ---- jobs ---- */
 
+/* All jobs whose results are compared, at small sizes. */
+answer run_check(bench_card &card) {
+    static const char *const checks[] = {
+        "attend heads=8/2 d=128 batch=2 segments=rot3/rot2:650 emulate=1",
+        "attend heads=8/2 d=128 batch=2 segments=rot4/rot4:650 emulate=1",
+        "attend heads=4/4 d=128 batch=1 segments=rot4/rot4:2000 emulate=1",
+        "attend heads=14/2 d=64 batch=1 segments=rot3/rot2:650 emulate=1",
+        "attend heads=8/2 d=128 batch=2 queries=3 emulate=1 "
+        "segments=f16/f16:4,rot3/rot2:1000,rot4/rot4:224,rot8/rot8:64,f16/f16:20",
+        "attend heads=4/1 d=128 batch=1 segments=kivi4/kivi4:640 emulate=1",
+    };
+    answer worst;
+    for (const char *check : checks) {
+        job j(check);
+        answer a = run_attend(card, j);
+        if (!a.skipped.empty() || !a.failed.empty() || !(a.nmse < 1e-5))
+            return failed(j.line + ": " + a.skipped + a.failed + " NMSE " + std::to_string(a.nmse));
+        worst.nmse = std::max(worst.nmse, a.nmse), worst.repeats++;
+    }
+    return worst;
+}
+
 answer run(bench_card &card, const job &j) {
     if (j.kind == "card") return run_card(card, j);
+    if (j.kind == "check") return run_check(card);
+    if (j.kind == "attend") return run_attend(card, j);
     return skipped("no kernels for '" + j.kind + "' yet");
 }
 

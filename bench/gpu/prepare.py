@@ -79,8 +79,9 @@ def build_kernels(nvcc, folder, say):
         libraries = [word for word in file.read().split() if not word.startswith(("-I", "-Wl"))]
     work = os.path.join(folder, "objects")
     os.makedirs(work, exist_ok=True)
-    sources = [os.path.join(TOP, "bench", "gpu", "kernels.cpp"), *sorted(glob.glob(os.path.join(TOP, "lib", "cuda", "*.cu")))]
-    flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", "-I" + os.path.join(TOP, "lib"), "-I" + os.path.join(TOP, "include"),
+    sources = [os.path.join(TOP, "bench", "gpu", name) for name in ("kernels.cpp", "attend_job.cpp")]
+    sources += [path for path in sorted(glob.glob(os.path.join(TOP, "lib", "cuda", "*.cu"))) if not os.path.basename(path).startswith("module")]
+    flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", *("-I" + os.path.join(TOP, part) for part in ("lib", "include", "bench")),
              *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES)]
     jobs, objects = [], []
     for source in sources:
@@ -184,8 +185,9 @@ def collect(folder, rivals, say):
         except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
             say(f"{name} was not built: {error}")
             status = 1
+    module = os.path.exists(os.path.join(build_dir(), "liblowkey-cuda.so"))  # whole models run on a card only with it
     for path in ("lowkey", "liblowkey-cuda.so", os.path.join("bench", "batch"), os.path.join("bench", "random_model")):
-        if os.path.exists(os.path.join(build_dir(), path)):
+        if module and os.path.exists(os.path.join(build_dir(), path)):
             shutil.copy(os.path.join(build_dir(), path), os.path.join(folder, os.path.basename(path)))
     sizes = {name: size_of(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name not in ("objects", "logs")}
     for name, size in sizes.items():

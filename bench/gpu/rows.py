@@ -199,6 +199,10 @@ ROWS = [
     Row("attend-14-2", "attention of one layer, 7 query heads per KV head of 64 channels", grid(QWEN_05B, (1, 8, 32), (8 * K, 32 * K, 128 * K)),
         [K44, K32] + FEW, F16, ("K4/V4", "K3/V2"), 10),
 
+    Row("splits", "numbers of blocks that share the rows of a KV head, next to what the module plans", grid(LLAMA_8B, (1, 8), (8 * K, 32 * K, 128 * K)),
+        [BEST_4] + [Contestant(f"{n} splits", "kernels", f"attend {{words}} segments={{segments}} splits={n}", "best-4") for n in (1, 2, 4, 8, 16, 32, 64)],
+        budget=15, default=False),
+
     # The papers' tables and figures. Ratios are to what the paper compares with; the best f16 kernel stands next to it.
     Row("palu-f5a", "Palu, figure 5a: attention module with RoPE", grid(LLAMA_7B, (1,), FIVE),
         [PALU_16, PALU_V4, PALU_34, PALU_FOLD, KIVI_4, UNFUSED, CUDNN, FA3], ratio_of=("K, V latents f16", "K f16, V 4 bits", "K 3, V 4 bits, fold", "K, V 4 bits, fold", "kivi-4"),
