@@ -5,5 +5,6 @@
 #include "gpu/bench_gpu.h"
 
 answer run_attend(bench_card &card, const job &j);
+answer run_move(bench_card &card, const job &j);
 
 #endif

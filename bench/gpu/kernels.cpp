@@ -4,7 +4,8 @@
  *
  *     card what=memcpy|copy|read|empty
  *     check
- *     attend ...    attend_job.cpp
+ *     attend ...             attend_job.cpp
+ *     encode ..., age ...    move_job.cpp
  *
  * `us` is the median time of one launch, `sd` its standard deviation over `repeats` repetitions of
  * a graph of launches. `emulate=1` at the end of a job makes the sizes small. */
@@ -98,11 +99,15 @@ answer run_check(bench_card &card) {
         "attend heads=8/2 d=128 batch=2 queries=3 emulate=1 "
         "segments=f16/f16:4,rot3/rot2:1000,rot4/rot4:224,rot8/rot8:64,f16/f16:20",
         "attend heads=4/1 d=128 batch=1 segments=kivi4/kivi4:640 emulate=1",
+        "encode heads=8/2 d=128 rows=64 layers=2 k=rot3 v=rot2 emulate=1",
+        "encode heads=2/2 d=128 rows=64 k=rot4 v=rot4 emulate=1",
+        "encode heads=14/2 d=64 rows=32 k=rot8 v=kivi4 emulate=1",
+        "age heads=2/2 d=128 rows=64 from=rot4/rot4 k=rot3 v=rot2 emulate=1",
     };
     answer worst;
     for (const char *check : checks) {
         job j(check);
-        answer a = run_attend(card, j);
+        answer a = j.kind == "attend" ? run_attend(card, j) : run_move(card, j);
         if (!a.skipped.empty() || !a.failed.empty() || !(a.nmse < 1e-5))
             return failed(j.line + ": " + a.skipped + a.failed + " NMSE " + std::to_string(a.nmse));
         worst.nmse = std::max(worst.nmse, a.nmse), worst.repeats++;
@@ -114,6 +119,7 @@ answer run(bench_card &card, const job &j) {
     if (j.kind == "card") return run_card(card, j);
     if (j.kind == "check") return run_check(card);
     if (j.kind == "attend") return run_attend(card, j);
+    if (j.kind == "encode" || j.kind == "age") return run_move(card, j);
     return skipped("no kernels for '" + j.kind + "' yet");
 }
 

@@ -79,7 +79,7 @@ def build_kernels(nvcc, folder, say):
         libraries = [word for word in file.read().split() if not word.startswith(("-I", "-Wl"))]
     work = os.path.join(folder, "objects")
     os.makedirs(work, exist_ok=True)
-    sources = [os.path.join(TOP, "bench", "gpu", name) for name in ("kernels.cpp", "attend_job.cpp")]
+    sources = [path for path in sorted(glob.glob(os.path.join(TOP, "bench", "gpu", "*.cpp"))) if "rivals" not in path]
     sources += [path for path in sorted(glob.glob(os.path.join(TOP, "lib", "cuda", "*.cu"))) if not os.path.basename(path).startswith("module")]
     flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", *("-I" + os.path.join(TOP, part) for part in ("lib", "include", "bench")),
              *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES)]
@@ -96,7 +96,8 @@ def build_kernels(nvcc, folder, say):
 
 def newest(source):
     """When a source or any header that it may include was changed."""
-    headers = glob.glob(os.path.join(TOP, "lib", "cuda", "*.h")) + glob.glob(os.path.join(TOP, "lib", "device", "*.h"))
+    headers = glob.glob(os.path.join(TOP, "lib", "cuda", "*.*h")) + glob.glob(os.path.join(TOP, "lib", "device", "*.h")) + \
+        glob.glob(os.path.join(TOP, "bench", "gpu", "*.h"))
     return max(os.path.getmtime(path) for path in [source, *headers])
 
 
