@@ -5,7 +5,7 @@ extern "C" {
 #include "device/moves.h"
 #include "recipe/policy.h"
 #include "support_basis.h"
-#include "support_device.h"
+#include "support_emulated.h"
 #include "test.h"
 }
 #include "cuda/evict.cuh"

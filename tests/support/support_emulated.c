@@ -1,5 +1,5 @@
 /* Computations of lib/ for tests in C++. */
-#include "support_device.h"
+#include "support_emulated.h"
 
 #include "absorb/less.h"
 #include "cache/project.h"

@@ -1,6 +1,6 @@
 /* Computations of lib/ for tests in C++, which cannot include its headers with atomics. */
-#ifndef LK_TESTS_SUPPORT_DEVICE_H
-#define LK_TESTS_SUPPORT_DEVICE_H
+#ifndef LK_TESTS_SUPPORT_EMULATED_H
+#define LK_TESTS_SUPPORT_EMULATED_H
 
 #include "device/commands.h"
 #include "sidecar/basis.h"
