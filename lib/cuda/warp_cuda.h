@@ -194,6 +194,9 @@ WF void stsf(S s, U offset, F x) { sts32(s, offset, f_bits(x)); }
 WF void sts32_if(M m, S s, U o, U x) {
     if (m) sts32(s, o, x);
 }
+WF void sts16_if(M m, S s, U o, U x) {
+    if (m) asm volatile("st.shared.u16 [%0], %1;" ::"r"(s + o), "h"((unsigned short)x) : "memory");
+}
 WF void stsf_if(M m, S s, U o, F x) {
     if (m) stsf(s, o, x);
 }

@@ -442,6 +442,9 @@ WF void stsf(S s, const U &o, const F &x) { sts32(s, o, f_bits(x)); }
 WF void sts32_if(const M &m, S s, const U &o, const U &x) {
     LK_LANES if (m.x[l_]) memcpy(s + o.x[l_], &x.x[l_], 4);
 }
+WF void sts16_if(const M &m, S s, const U &o, const U &x) {
+    LK_LANES if (m.x[l_]) memcpy(s + o.x[l_], &x.x[l_], 2);
+}
 WF void stsf_if(const M &m, S s, const U &o, const F &x) { sts32_if(m, s, o, f_bits(x)); }
 
 /* ---- matrix units ----
