@@ -90,7 +90,9 @@ static void gpu_emulate_cluster(int x, int y, int z, int shared, const typename 
         here.block = &block[rank], here.cluster = &cluster;
         here.base = memory[rank], here.peers = memory, here.rank = rank;
         K::warp(a, memory[rank], gpu_place{x + rank, y, z, warp, rank});
-        if (--running[rank] == 0) free(memory[rank]);
+        if (--running[rank] > 0) return;
+        memset(memory[rank], 0xff, bytes); /* as the next block would */
+        free(memory[rank]);
     };
     if (K::CLUSTER * K::WARPS == 1) {
         run(0, 0);

@@ -11,12 +11,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 extern "C" {
 #include "codec/codec.h"
 #include "codec/hadamard.h"
 #include "codec/rot.h"
+#include "support.h"
 
 #include <cmocka.h>
 }
@@ -318,9 +320,12 @@ template <class K> double run_attend(attend_problem &p) {
     launch.scratch = (uint64_t)scratch.data(), launch.ticket = (uint64_t)ticket.data();
     int shared = K::shared(c.d, c.d_rope, c.shift);
     for (int z = 0; z < launch.n_call; z++)
-        for (int y = 0; y < c.heads * launch.n_tile; y++)
+        for (int y = 0; y < c.heads * launch.n_tile; y++) {
+            std::vector<std::thread> clusters; /* all of a head at the same time */
             for (int x = 0; x < launch.n_split; x += K::CLUSTER)
-                gpu_emulate_cluster<K>(x, y, z, shared, launch);
+                clusters.emplace_back([=] { gpu_emulate_cluster<K>(x, y, z, shared, launch); });
+            for (auto &cluster : clusters) cluster.join();
+        }
     double error = 0, energy = 0;
     for (size_t s = 0; s < p.call.size(); s++) {
         std::vector<double> want = p.reference(s), got = p.result(s);

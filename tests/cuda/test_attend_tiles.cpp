@@ -49,7 +49,7 @@ template <class K> static void pairs(int d, int group, int step) {
     int i = 0;
     for (auto &k : codecs(LK_K, d))
         for (auto &v : codecs(LK_V, d)) {
-            if (i++ % step) continue;
+            if (i++ % (step * (int)case_step())) continue;
             attend_case c;
             c.name = "d " + std::to_string(d) + ", K " + k.name + ", V " + v.name;
             c.d = d, c.group = group, c.heads = 1 + i % 2, c.seed = (uint64_t)i,
@@ -99,7 +99,7 @@ static void latent_attention(void **state) {
     for (auto &k : codecs(LK_K, 64)) {
         if (!takes_sigma(k.codec)) continue;
         for (auto &v : codecs(LK_V, 128)) {
-            if (i++ % 5 || v.codec.mean) continue;
+            if (i++ % (2 * (int)case_step()) || v.codec.mean) continue;
             attend_case c;
             c.name = "latent attention, K " + k.name + ", V " + v.name;
             c.d = 128, c.d_rope = 64, c.group = 4 + i % 9, c.seed = (uint64_t)i,
