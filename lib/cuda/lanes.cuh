@@ -107,4 +107,17 @@ WF float round_half_away(float x) { return (float)(int)(x < 0 ? sub(x, 0.5f) : a
 /* An address in global memory. */
 template <class T> WF T *at(uint64_t address) { return (T *)(uintptr_t)address; }
 
+/* The command of a list that has work item `item`: the last one with first_item <= item. */
+template <class Command> WF int item_of(const Command *list, int n, int item) {
+    int low = 0, high = n;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (list[middle].first_item <= item)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 #endif

@@ -30,7 +30,8 @@ WF int64_t row_number(const lk_device_move_rows &r, int part, int i) {
 WF char *block_part(const lk_device_move_rows &r, int part, int64_t number, int *row) {
     int64_t block = number / r.coding.block_rows;
     *row = (int)(number % r.coding.block_rows);
-    return at<char>(at<const uint64_t>(r.at)[block] + r.offset + (uint64_t)part * r.part_bytes);
+    uint64_t address = r.at ? at<const uint64_t>(r.at)[block] : r.block[block];
+    return at<char>(address + r.offset + (uint64_t)part * r.part_bytes);
 }
 
 /* The row itself, if it is plain or f16. */
@@ -268,15 +269,7 @@ WF void replace_rows(const lk_device_move &move, const tile_memory &m, int part)
 
 /* Execute item `item` of a list. */
 WF void execute_move(const lk_device_move *list, int n_move, int item, char *shared) {
-    int low = 0, high = n_move;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (list[middle].first_item <= item)
-            low = middle;
-        else
-            high = middle;
-    }
-    const lk_device_move &move = list[low];
+    const lk_device_move &move = list[item_of(list, n_move, item)];
     const lk_device_packing &__restrict__ k = move.to.coding;
     tile_memory m = tile_at(shared, move.from.coding.d > k.d ? move.from.coding.d : k.d);
     int part = (item - move.first_item) % move.n_part,
@@ -303,6 +296,50 @@ struct move_kernel {
     enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
     WF void warp(const args &a, S shared, const gpu_place &place) {
         execute_move(at<const lk_device_move>(a.move), a.n_move, place.x, shared_memory(shared));
+    }
+};
+
+/* ---- copies of blocks, and entries of tables ---- */
+
+enum { COPY_CHUNK = 4096 };
+
+/* Bytes [COPY_CHUNK * chunk, + COPY_CHUNK) of a copy. */
+WF void copy_chunk(const lk_device_copy &copy, int64_t chunk) {
+    struct alignas(16) sixteen {
+        uint64_t half[2];
+    };
+    lanes([&](int lane) {
+        uint64_t end = (uint64_t)(chunk + 1) * COPY_CHUNK;
+        if (end > copy.bytes) end = copy.bytes;
+        for (uint64_t i = (uint64_t)chunk * COPY_CHUNK + 16 * (uint64_t)lane; i < end; i += 512)
+            *at<sixteen>(copy.to + i) =
+                copy.from ? *at<const sixteen>(copy.from + i) : sixteen{{0, 0}};
+    });
+}
+
+/* grid.x: copies; grid.y: chunks of the largest one. */
+struct copy_blocks_kernel {
+    struct args {
+        uint64_t copy; /* struct lk_device_copy [] */
+    };
+    enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
+    WF void warp(const args &a, S, const gpu_place &place) {
+        copy_chunk(at<const lk_device_copy>(a.copy)[place.x], place.y);
+    }
+};
+
+/* grid.x: 32 entries each. */
+struct set_entries_kernel {
+    struct args {
+        uint64_t entry; /* struct lk_device_entry [n_entry] */
+        int32_t n_entry;
+    };
+    enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
+    WF void warp(const args &a, S, const gpu_place &place) {
+        lanes([&](int lane) {
+            const lk_device_entry *entry = at<const lk_device_entry>(a.entry) + place.x * 32 + lane;
+            if (place.x * 32 + lane < a.n_entry) *at<uint64_t>(entry->at) = entry->value;
+        });
     }
 };
 

@@ -1,8 +1,57 @@
-/* Kernels that write rows, and their launches. */
+/* Kernels that write rows, eviction and LESS: their launches. */
+#include "cuda/evict.cuh"
 #include "cuda/launch_moves.h"
+#include "cuda/less.cuh"
 #include "cuda/move.cuh"
+#include "cuda/project.cuh"
 
 int gpu_move_rows(uint64_t move, int n, int n_item, int shared, gpu_stream stream) {
     if (n_item == 0) return 0;
     return gpu_launch<move_kernel>({n_item, 1, 1}, shared, stream, {move, n});
+}
+
+int gpu_weigh_rows(uint64_t weigh, int n, int n_item, int shared, gpu_stream stream) {
+    if (n_item == 0) return 0;
+    return gpu_launch<weigh_kernel>({n_item, 1, 1}, shared, stream, {weigh, n});
+}
+
+int gpu_project_rows(uint64_t project, int n, int n_item, int d_head, gpu_stream stream) {
+    if (n_item == 0) return 0;
+    return gpu_launch<project_kernel>({n_item, 1, 1}, project_shared(d_head), stream, {project, n});
+}
+
+int gpu_copy_blocks(uint64_t copy, int n, uint64_t max_bytes, gpu_stream stream) {
+    if (n == 0 || max_bytes == 0) return 0;
+    int n_chunk = (int)((max_bytes + COPY_CHUNK - 1) / COPY_CHUNK);
+    return gpu_launch<copy_blocks_kernel>({n, n_chunk, 1}, 0, stream, {copy});
+}
+
+int gpu_set_entries(uint64_t entry, int n, gpu_stream stream) {
+    if (n == 0) return 0;
+    return gpu_launch<set_entries_kernel>({(n + 31) / 32, 1, 1}, 0, stream, {entry, n});
+}
+
+int gpu_arrive_rows(uint64_t arrive, int n, gpu_stream stream) {
+    if (n == 0) return 0;
+    return gpu_launch<arrive_kernel>({n, 1, 1}, 0, stream, {arrive});
+}
+
+int gpu_evict_rows(uint64_t evict, int n, int n_head, gpu_stream stream) {
+    if (n == 0) return 0;
+    return gpu_launch<evict_kernel>({n, n_head, 1}, EVICT_SHARED, stream, {evict});
+}
+
+int gpu_less_absorb(uint64_t less, int n, const struct lk_device_less *shape, gpu_stream stream) {
+    if (n == 0 || shape->n_row == 0) return 0;
+    int error = gpu_launch<less_key_kernel>({n, shape->n_row, shape->n_head_kv},
+                                            less_shared(shape->n_hidden), stream, {less});
+    if (error) return error;
+    return gpu_launch<less_absorb_kernel>({n, shape->n_head_kv, shape->n_feature}, 0, stream,
+                                          {less});
+}
+
+int gpu_less_attend(uint64_t less, int n, const struct lk_device_less *shape, gpu_stream stream) {
+    if (n == 0 || shape->n_tok == 0) return 0;
+    return gpu_launch<less_attend_kernel>({n, shape->n_tok, shape->n_head},
+                                          less_shared(shape->n_hidden), stream, {less});
 }

@@ -134,14 +134,16 @@ struct lk_device_packing {
 /* One end of a move: rows of n_part parts, all of the same coding.
  *
  *   plain rows   part p of row r is at `at + offset + r * row_bytes + p * part_bytes`.
- *   levels       `at` is a table of block addresses, uint64_t [n_block]. Row r is row
- *                r % block_rows of block r / block_rows, and part p starts `offset + p *
- *                part_bytes` bytes after the block's start.
+ *   levels       `at` is a table of block addresses, uint64_t [n_block], or 0: `block` has them.
+ *                Row r is row r % block_rows of block r / block_rows, and part p starts `offset +
+ *                p * part_bytes` bytes after the block's start.
  *
  * The i-th row of the move is row first + i, or, for part p, first + index[i * index_stride +
  * p * index_step] if there is an index; a negative entry leaves the row out. */
+enum { LK_DEVICE_MOVE_BLOCKS = 5 };
+
 struct lk_device_move_rows {
-    uint64_t at;
+    uint64_t at, block[LK_DEVICE_MOVE_BLOCKS];
     uint64_t index; /* int32_t; 0: rows are consecutive */
     uint64_t sigma; /* float [n_part][sigma_stride] of codecs with sigma; 0: none */
     uint64_t row_bytes, part_bytes, offset;
@@ -201,29 +203,81 @@ struct lk_device_project {
 
 /* ---- eviction: the state of struct lk_evict, in device memory ---- */
 
+/* How a row's score follows from the scores of the heads (recipe/policy.h). */
+enum lk_device_policy {
+    LK_DEVICE_NEWEST, /* all rows have the same */
+    LK_DEVICE_RANDOM, /* a number that follows from the seed, the head and the position */
+    LK_DEVICE_SCORES, /* the sum over the `summed` heads that the head belongs to */
+};
+
 /* Rows of a batch compete with the n_held rows of a level with a limit (replace_rows in
  * cache/move.c). Row r of the batch has index base + n_held + r. For every row and unit the victim
  * is found, the state is updated, and the batch's entries are removed at the end.
  *
  *   victim[r][head]   the row of the level that row r replaces, counted from the level's first row;
  *                     -1 if row r itself is evicted
- *   evicted[r][head]  r if row r itself is evicted, else -1 */
+ *   evicted[r][head]  r if row r itself is evicted, else -1
+ *
+ * As indices of moves they read what is evicted, and then replace it. Scores are not NaN. */
 struct lk_device_evict {
     uint64_t score;           /* float [n][n_head]; 0: the policy needs none */
     uint64_t pos;             /* int32_t [n][n_head] */
     uint64_t victim, evicted; /* int32_t [n_left][n_head] */
     int64_t base, n_held, n_left, n, n_tok;
-    int32_t n_head, unit;
-    int32_t kind; /* enum lk_policy_kind */
-    int32_t mean, per_layer;
+    int32_t n_head, unit; /* heads that keep the same rows */
+    int32_t policy;       /* enum lk_device_policy */
+    int32_t summed, mean; /* mean: divided by the number of tokens since the row's */
     uint32_t seed;
 };
 
 /* New rows in that state: n rows from row `at` on get positions pos, pos + 1, ... and scores 0. */
 struct lk_device_arrive {
-    uint64_t score, pos;
+    uint64_t score, pos; /* as above */
     int64_t at, n;
     int32_t n_head, first_pos;
+};
+
+/* Attention weights of rows, for policies: `score` [n_row][n_head_kv] += the weights that the rows
+ * of a level of K get from the queries, summed over tokens and over the query heads of a KV head
+ * (attention/attn_weights.h). */
+struct lk_device_weigh {
+    uint64_t q; /* float [n_tok][n_head][d] */
+    uint64_t
+        partial;    /* float [n_range] of [n_tok][n_head][stride], lk_attn's; maximum and sum at */
+    uint64_t sink;  /* float [n_head]: scores in the softmax without a row, or 0 */
+    uint64_t slope; /* float [n_head]: of ALiBi, or 0 */
+    uint64_t score;
+    struct lk_device_move_rows k; /* one part for each KV head */
+    int64_t range_stride;         /* floats from a range to the next one */
+    int32_t stride, at;           /* floats of a partial, and before its maximum */
+    int32_t n_range, n_row, n_tok, n_head, n_head_kv;
+    int32_t before; /* rows from the first one to the first token's own: row i is seen by token t if
+                       i <= before + t and, with a window, i > before + t - window */
+    int32_t window; /* 0: none */
+    int32_t distance; /* of positions, between the same two, for ALiBi */
+    int32_t last;     /* only the newest token's weights, in place of the old scores */
+    float scale, softcap;
+    int32_t first_item; /* an item is 32 rows of a KV head (lk_device_weigh_items) */
+};
+
+/* ---- LESS: sums that stand for evicted rows (absorb/less.h) ---- */
+
+/* The networks of one layer, and the states of its KV heads. */
+struct lk_device_less {
+    uint64_t phi_w1, phi_w2, phi_bias; /* as in struct lk_less_maps */
+    uint64_t psi_w1, psi_w2, psi_w3, psi_s1, psi_s2;
+    uint64_t state;   /* float [n_head_kv][n_feature][d_head + 1] */
+    uint64_t feature; /* float [n_row][n_head_kv][n_feature] scratch */
+    int32_t n_head, n_head_kv, d_head, n_hidden, n_feature, n_phi, n_psi;
+
+    /* Rows to add: float [n_row][n_head_kv][d_head]. */
+    int32_t n_row;
+    uint64_t k, v;
+
+    /* Queries, float [n_tok][n_head][d_head], and their attention to the states: partials [n_tok]
+     * [n_head][d_head + 2] as of lk_absorb_attend. */
+    uint64_t q, partial;
+    int32_t n_tok, unused;
 };
 
 /* ---- attention over latents (cache/project.h) ---- */

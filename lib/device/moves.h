@@ -24,7 +24,11 @@ int32_t lk_device_move_items(struct lk_device_move *move, int n);
 /* The same for projections: an item is 32 rows and 32 components of one part. */
 int32_t lk_device_project_items(struct lk_device_project *project, int n);
 
+/* The same for weights of rows. */
+int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n);
+
 /* Bytes of shared memory that a warp needs for the moves of a list. */
 int32_t lk_device_move_shared(const struct lk_device_move *move, int n);
+int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n);
 
 #endif

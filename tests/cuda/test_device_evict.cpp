@@ -1,0 +1,372 @@
+/* Eviction, projection, LESS and copies on the device, against the CPU's functions. */
+extern "C" {
+#include "codec/codec.h"
+#include "codec/f16.h"
+#include "device/moves.h"
+#include "recipe/policy.h"
+#include "support_basis.h"
+#include "support_emulated.h"
+#include "test.h"
+}
+#include "cuda/evict.cuh"
+#include "cuda/less.cuh"
+#include "cuda/project.cuh"
+
+#include <vector>
+
+namespace {
+
+struct random draw = {1};
+
+template <class T> uint64_t address(const std::vector<T> &x) {
+    return x.empty() ? 0 : (uint64_t)(uintptr_t)x.data();
+}
+
+std::vector<float> draw_floats(size_t n, float scale = 1) {
+    std::vector<float> x(n);
+    for (float &v : x) v = scale * random_gauss(&draw);
+    return x;
+}
+std::vector<uint16_t> draw_halves(size_t n, float scale) {
+    std::vector<uint16_t> x(n);
+    for (uint16_t &v : x) v = lk_f32_to_f16(scale * random_gauss(&draw));
+    return x;
+}
+
+/* Run a kernel's warps, with lanes in either order. Shared memory is what was asked for. */
+template <class K>
+void launch(int x, int y, int z, int shared, const typename K::args &a, bool reversed) {
+    lanes_reversed = reversed;
+    for (int i = 0; i < x * y * z; i++) {
+        std::vector<uint64_t> memory(((size_t)shared + 7) / 8, ~(uint64_t)0);
+        int j = reversed ? x * y * z - 1 - i : i;
+        K::warp(a, (char *)memory.data(), gpu_place{j % x, j / x % y, j / x / y, 0, 0});
+    }
+    lanes_reversed = false;
+}
+
+/* ---- victims ---- */
+
+struct state {
+    std::vector<float> score;
+    std::vector<int32_t> pos, victim, evicted;
+};
+
+/* What the CPU does in replace_rows (cache/move.c), on the state alone. */
+void evict_on_cpu(const struct lk_policy *policy, const struct lk_device_evict &e, state *s) {
+    int n_head = e.n_head;
+    bool scores = lk_policy_needed_scores(policy) != LK_SCORES_NONE;
+    struct lk_policy_rows rows = {scores ? &s->score[(size_t)(e.base * n_head)] : NULL,
+                                  &s->pos[(size_t)(e.base * n_head)], n_head, e.unit, e.n_tok};
+    int64_t victim = 0;
+    for (int64_t r = 0; r < e.n_left; r++)
+        for (int head = 0; head < n_head; head += e.unit) {
+            int64_t arrival = e.n_held + r;
+            if (head == 0 || !lk_policy_is_per_layer(policy))
+                victim = lk_policy_argmin(policy, &rows, e.n_held, arrival, head);
+            for (int h = head; h < head + e.unit; h++) {
+                s->victim[(size_t)(r * n_head + h)] = victim == arrival ? -1 : (int32_t)victim;
+                s->evicted[(size_t)(r * n_head + h)] = victim == arrival ? (int32_t)r : -1;
+                s->pos[(size_t)((e.base + victim) * n_head + h)] =
+                    s->pos[(size_t)((e.base + arrival) * n_head + h)];
+                if (scores)
+                    s->score[(size_t)((e.base + victim) * n_head + h)] =
+                        s->score[(size_t)((e.base + arrival) * n_head + h)];
+            }
+        }
+    int64_t gap = e.base + e.n_held;
+    size_t n_after = (size_t)((e.n - gap - e.n_left) * n_head);
+    memmove(&s->pos[(size_t)(gap * n_head)], &s->pos[(size_t)((gap + e.n_left) * n_head)],
+            n_after * sizeof(int32_t));
+    if (scores)
+        memmove(&s->score[(size_t)(gap * n_head)], &s->score[(size_t)((gap + e.n_left) * n_head)],
+                n_after * sizeof(float));
+}
+
+void chooses_victims(void **unused) {
+    (void)unused;
+    const struct {
+        struct lk_policy policy;
+        int n_head, unit;
+    } cases[] = {
+        {{LK_POLICY_NEWEST, false, false, 0}, 3, 1}, {{LK_POLICY_RANDOM, false, false, 77}, 4, 1},
+        {{LK_POLICY_RANDOM, false, false, 5}, 4, 2}, {{LK_POLICY_H2O, false, false, 0}, 3, 1},
+        {{LK_POLICY_H2O, true, false, 0}, 4, 2},     {{LK_POLICY_TOVA, false, false, 0}, 8, 1},
+        {{LK_POLICY_TOVA, false, false, 0}, 4, 2},   {{LK_POLICY_TOVA, false, true, 0}, 6, 3},
+        {{LK_POLICY_H2O, false, false, 0}, 1, 1},    {{LK_POLICY_TOVA, false, false, 0}, 2, 2},
+    };
+    for (size_t i = 0; i < 10 * sizeof cases / sizeof *cases; i++) {
+        const auto &c = cases[i / 10];
+        struct lk_device_evict e = {};
+        e.n_head = c.n_head, e.unit = c.unit;
+        e.base = random_int(&draw, 0, 5);
+        e.n_held = random_int(&draw, 1, i % 3 ? 20 : 150);
+        e.n_left = random_int(&draw, 1, 40);
+        e.n = e.base + e.n_held + e.n_left + random_int(&draw, 0, 70);
+        e.n_tok = 10008;
+        size_t n = (size_t)(e.n * e.n_head);
+        state want;
+        want.pos.resize(n), want.score = draw_floats(n);
+        want.victim.resize((size_t)(e.n_left * e.n_head)), want.evicted = want.victim;
+        for (size_t j = 0; j < n; j++) /* rows of the level are in no order */
+            want.pos[j] = (int32_t)((int64_t)j / e.n_head * 7919 % 10007);
+        for (float &s : want.score) s = (float)(int)(3 * s); /* many are equal */
+        bool scores = lk_policy_needed_scores(&c.policy) != LK_SCORES_NONE;
+        state got = want;
+        e.policy = scores                              ? LK_DEVICE_SCORES
+                   : c.policy.kind == LK_POLICY_RANDOM ? LK_DEVICE_RANDOM
+                                                       : LK_DEVICE_NEWEST;
+        e.summed = lk_policy_is_per_layer(&c.policy) ? c.n_head : c.unit;
+        e.mean = c.policy.mean, e.seed = c.policy.seed;
+        evict_on_cpu(&c.policy, e, &want);
+        e.score = scores ? address(got.score) : 0, e.pos = address(got.pos);
+        e.victim = address(got.victim), e.evicted = address(got.evicted);
+        launch<evict_kernel>(1, e.n_head, 1, EVICT_SHARED, {(uint64_t)(uintptr_t)&e}, i % 2);
+        assert_memory_equal(got.victim.data(), want.victim.data(), want.victim.size() * 4);
+        assert_memory_equal(got.evicted.data(), want.evicted.data(), want.evicted.size() * 4);
+        size_t n_left = (size_t)((e.n - e.n_left) * e.n_head);
+        assert_memory_equal(got.pos.data(), want.pos.data(), n_left * 4);
+        if (scores) assert_memory_equal(got.score.data(), want.score.data(), n_left * 4);
+    }
+}
+
+void rows_arrive(void **unused) {
+    (void)unused;
+    const int n_head = 3, n = 20;
+    std::vector<int32_t> pos(n * n_head, 7);
+    std::vector<float> score(n * n_head, 7);
+    struct lk_device_arrive a = {address(score), address(pos), 4, 13, n_head, 100};
+    launch<arrive_kernel>(1, 1, 1, 0, {(uint64_t)(uintptr_t)&a}, true);
+    for (int i = 0; i < n * n_head; i++) {
+        int row = i / n_head;
+        bool is_new = row >= 4 && row < 17;
+        assert_int_equal(pos[(size_t)i], is_new ? 96 + row : 7);
+        assert_true(score[(size_t)i] == (is_new ? 0 : 7));
+    }
+}
+
+/* ---- weights ---- */
+
+void weighs_rows(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 12; i++) {
+        const int n_head = 6, n_head_kv = i % 2 ? 2 : 6, d = i % 3 ? 64 : 80, n_row = 75, n_tok = 3;
+        const int group = n_head / n_head_kv, n_range = 2, stride = d + 2;
+        bool last = i % 4 == 1, coded = i % 3 == 1;
+        struct lk_codec codec = lk_codec_f16;
+        if (coded)
+            codec = {}, codec.coding = LK_ROT, codec.bits = 4, codec.mean = codec.lloyd = true;
+        std::vector<float> x = draw_floats((size_t)128 * n_head_kv * d),
+                           q = draw_floats((size_t)n_tok * n_head * d);
+        std::vector<float> sink = draw_floats(n_head), slope = draw_floats(n_head, 0.01f);
+        std::vector<float> score = draw_floats((size_t)n_row * n_head_kv), before = score;
+        std::vector<float> partial((size_t)n_range * n_tok * n_head * stride, NAN);
+        size_t part_bytes = lk_codec_head_bytes(&codec, LK_K, d, LK_TILE);
+        std::vector<unsigned char> memory(part_bytes * n_head_kv * 4);
+        struct lk_device_weigh w = {};
+        struct lk_part part = {&codec, LK_K, d, LK_TILE, NULL};
+        assert_null(lk_device_packing_of(&part, &w.k.coding));
+        for (int b = 0; b < 4; b++) {
+            w.k.block[b] = address(memory) + b * part_bytes * n_head_kv;
+            for (int h = 0; h < n_head_kv; h++)
+                lk_codec_encode(&part, &memory[(b * n_head_kv + h) * part_bytes], 0, LK_TILE,
+                                &x[((size_t)b * LK_TILE * n_head_kv + h) * d],
+                                (size_t)n_head_kv * d);
+        }
+        w.k.part_bytes = part_bytes, w.k.first = 11;
+        w.q = address(q), w.partial = address(partial), w.score = address(score);
+        w.sink = i % 2 ? address(sink) : 0, w.slope = i % 3 == 2 ? address(slope) : 0;
+        w.range_stride = (int64_t)n_tok * n_head * stride, w.stride = stride, w.at = d;
+        w.n_range = n_range, w.n_row = n_row, w.n_tok = n_tok;
+        w.n_head = n_head, w.n_head_kv = n_head_kv;
+        w.before = n_row - n_tok + 1, w.window = i % 5 == 4 ? 40 : 0, w.distance = w.before + 3;
+        w.last = last, w.scale = 0.1f, w.softcap = i % 4 == 3 ? 5 : 0;
+
+        std::vector<double> want(before.begin(), before.end());
+        for (double &v : want) v = last ? 0 : v;
+        for (int t = 0; t < n_tok; t++)
+            for (int h = 0; h < n_head; h++) {
+                std::vector<double> s(n_row, -INFINITY);
+                double max[2] = {-1e30, -1e30}, sum[2] = {0, 0};
+                for (int r = 0; r < n_row; r++) {
+                    if (r > w.before + t || (w.window && r <= w.before + t - w.window)) continue;
+                    float row[LK_MAX_D_HEAD];
+                    double dot = 0;
+                    lk_codec_decode(&part,
+                                    &memory[((11 + r) / 32 * n_head_kv + h / group) * part_bytes],
+                                    (11 + r) % 32, 1, row, d);
+                    for (int c = 0; c < d; c++)
+                        dot += (double)row[c] * q[((size_t)t * n_head + h) * d + c];
+                    dot *= w.scale;
+                    if (w.softcap > 0) dot = w.softcap * tanh(dot / w.softcap);
+                    if (w.slope) dot -= slope[h] * (w.distance + t - r);
+                    s[r] = dot;
+                    max[r % 2] = fmax(max[r % 2], dot);
+                }
+                double all = w.sink ? exp(sink[h]) : 0;
+                for (int r = 0; r < n_row; r++)
+                    all += exp(s[r]), sum[r % 2] += exp(s[r] - max[r % 2]);
+                for (int r = 0; r < n_row; r++)
+                    if (!last || t == n_tok - 1)
+                        want[(size_t)r * n_head_kv + h / group] += exp(s[r]) / all;
+                for (int range = 0; range < n_range; range++) {
+                    float *p = &partial[((size_t)(range * n_tok + t) * n_head + h) * stride + d];
+                    p[0] = (float)max[range], p[1] = (float)sum[range];
+                }
+            }
+        launch<weigh_kernel>(lk_device_weigh_items(&w, 1), 1, 1, lk_device_weigh_shared(&w, 1),
+                             {(uint64_t)(uintptr_t)&w, 1}, i % 2);
+        std::vector<float> expected(want.begin(), want.end());
+        double error = nmse(score.data(), expected.data(), score.size());
+        if (!(error < 1e-10)) fail_msg("case %d: error %g", i, error);
+    }
+}
+
+/* ---- projection ---- */
+
+void projects_rows(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 12; i++) {
+        const int n_group = 2, n_head = i % 2 ? 4 : 1, d_head = i % 3 ? 64 : 80,
+                  n_row = 32 * (i % 3) + 13;
+        const int width = n_head * d_head, n_comp = width,
+                  rank = 8 * random_int(&draw, 1, width / 8);
+        struct lk_basis basis = random_basis(&draw, n_group, width, n_comp, rank, i % 2, i % 4 < 2);
+        std::vector<uint16_t> bytes((size_t)n_group * n_comp * width);
+        std::vector<float> scale((size_t)n_group * n_comp);
+        struct lk_basis_matrix down = basis.down;
+        struct lk_basis packed = basis;
+        struct lk_device_project p = {};
+        p.down = (uint64_t)(uintptr_t)down.f32;
+        for (size_t j = 0; i % 3 && j < bytes.size(); j++) {
+            if (i % 3 == 1)
+                bytes[j] = lk_f32_to_f16(down.f32[j]);
+            else
+                ((int8_t *)bytes.data())[j] = (int8_t)random_int(&draw, -127, 127);
+        }
+        for (float &s : scale) s = random_uniform(&draw);
+        if (i % 3) packed.down.any = bytes.data(), p.down = address(bytes);
+        if (i % 3 == 2) packed.down.scale = scale.data(), p.scale = address(scale);
+        packed.type = i % 3 == 0 ? LK_BASIS_F32 : i % 3 == 1 ? LK_BASIS_F16 : LK_BASIS_Q8;
+        p.type = i % 3 == 0   ? LK_DEVICE_BASIS_F32
+                 : i % 3 == 1 ? LK_DEVICE_BASIS_F16
+                              : LK_DEVICE_BASIS_Q8;
+        int stride = n_group * width + 8, n_pair = i % 4 == 3 ? d_head / 2 - 8 : d_head / 2;
+        std::vector<float> x = draw_floats((size_t)n_row * stride);
+        std::vector<float> want((size_t)n_row * n_group * rank), got(want.size(), NAN);
+        std::vector<float> cos_sin((size_t)n_row * n_pair * 2), rotated = x;
+        p.from = address(x), p.to = address(got);
+        p.mean = basis.mean ? (uint64_t)(uintptr_t)basis.mean : 0;
+        p.from_stride = stride, p.to_stride = n_group * rank, p.to_part = rank;
+        p.n_row = n_row, p.n_part = n_group, p.n_head = n_head, p.d_head = d_head;
+        p.rank = rank, p.n_comp = n_comp;
+        if (i % 2) {
+            for (int h = 0; h < n_group * n_head; h++)
+                unrotate_on_cpu(n_pair, i % 4 == 1, 1000, n_row, &rotated[(size_t)h * d_head],
+                                stride, cos_sin.data());
+            p.cos_sin = address(cos_sin), p.n_pair = n_pair, p.halves = i % 4 == 1;
+        }
+        for (int g = 0; g < n_group; g++)
+            for (int h = 0; h < n_head; h++)
+                project_on_cpu(&packed, g, h, d_head, rank,
+                               &rotated[(size_t)(g * n_head + h) * d_head], stride, n_row,
+                               &want[(size_t)g * rank], n_group * rank);
+        launch<project_kernel>(lk_device_project_items(&p, 1), 1, 1, project_shared(d_head),
+                               {(uint64_t)(uintptr_t)&p, 1}, i % 2);
+        for (size_t j = 0; j < want.size(); j++)
+            if (memcmp(&want[j], &got[j], sizeof want[j]))
+                fail_msg("case %d: number %zu is %.9g, not %.9g", i, j, (double)got[j],
+                         (double)want[j]);
+        free_basis(&basis);
+    }
+}
+
+/* ---- LESS ---- */
+
+void absorbs_rows(void **unused) {
+    (void)unused;
+    const int phis[] = {4, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        const int n_head = 4, n_head_kv = 2, d = 24, n_hidden = 40, n = 6, n_psi = i ? 2 : 1;
+        const int n_row = 9, n_tok = 3, n_state = n * (d + 1);
+        std::vector<uint16_t> w[4];
+        for (int j = 0; j < 4; j++)
+            w[j] =
+                draw_halves((size_t)(j < 2 ? phis[i] : n_psi) * n_hidden * (j % 2 ? n : d), 0.3f);
+        std::vector<float> bias = draw_floats(n_head), w3 = draw_floats(n_psi * n * n, 0.3f);
+        std::vector<float> s1 = draw_floats(n_psi * n), s2 = draw_floats(n_psi * n);
+        std::vector<float> k = draw_floats(n_row * n_head_kv * d), v = draw_floats(k.size());
+        std::vector<float> q = draw_floats(n_tok * n_head * d), state(n_state * n_head_kv, 0);
+        std::vector<float> feature(n_row * n_head_kv * n), partial(n_tok * n_head * (d + 2), NAN);
+        std::vector<float> want = state, exact = state, mean(d), psi(n);
+        struct lk_device_less a = {};
+        a.phi_w1 = address(w[0]), a.phi_w2 = address(w[1]);
+        a.psi_w1 = address(w[2]), a.psi_w2 = address(w[3]), a.psi_w3 = address(w3);
+        a.phi_bias = address(bias), a.psi_s1 = address(s1), a.psi_s2 = address(s2);
+        a.state = address(state), a.feature = address(feature), a.k = address(k), a.v = address(v);
+        a.q = address(q), a.partial = address(partial);
+        a.n_head = n_head, a.n_head_kv = n_head_kv, a.d_head = d, a.n_hidden = n_hidden;
+        a.n_feature = n, a.n_phi = phis[i], a.n_psi = n_psi, a.n_row = n_row, a.n_tok = n_tok;
+        uint64_t less = (uint64_t)(uintptr_t)&a;
+
+        launch<less_attend_kernel>(1, n_tok, n_head, less_shared(n_hidden), {less}, false);
+        for (int j = 0; j < n_tok * n_head; j++) { /* nothing has been evicted */
+            const float *got = &partial[j * (d + 2)];
+            assert_true(got[0] == 0 && got[d] == -INFINITY && got[d + 1] == 0);
+        }
+        launch<less_key_kernel>(1, n_row, n_head_kv, less_shared(n_hidden), {less}, i % 2);
+        launch<less_absorb_kernel>(1, n_head_kv, n, 0, {less}, i % 2);
+        for (int j = 0; j < n_row * n_head_kv; j++) {
+            int head = j % n_head_kv;
+            less_psi_on_cpu(&a, head, &k[j * d], psi.data());
+            less_absorb_on_cpu(&a, &want[head * n_state], psi.data(), &v[j * d]);
+            less_absorb_on_cpu(&a, &exact[head * n_state], &feature[j * n], &v[j * d]);
+        }
+        assert_true(nmse(state.data(), want.data(), want.size()) < 1e-9);
+        assert_memory_equal(state.data(), exact.data(), exact.size() * sizeof(float));
+        launch<less_attend_kernel>(1, n_tok, n_head, less_shared(n_hidden), {less}, true);
+        for (int j = 0; j < n_tok * n_head; j++) {
+            const float *got = &partial[j * (d + 2)];
+            float log_sum;
+            int head = j % n_head;
+            less_read_on_cpu(&a, &state[head * n_head_kv / n_head * n_state], head, &q[j * d],
+                             mean.data(), &log_sum);
+            assert_true(fabsf(got[d] - log_sum) < 1e-4f && got[d + 1] == 1);
+            assert_true(nmse(got, mean.data(), d) < 1e-9);
+        }
+    }
+}
+
+/* ---- copies ---- */
+
+void copies_blocks(void **unused) {
+    (void)unused;
+    std::vector<uint64_t> from(5000), to(5000, 1), table(40, 9);
+    for (uint64_t &v : from) v = random_u32(&draw);
+    std::vector<struct lk_device_copy> copies = {{address(to) + 16, address(from) + 32, 16},
+                                                 {address(to) + 64, 0, 96},
+                                                 {address(to) + 1600, address(from), 9008}};
+    launch<copy_blocks_kernel>(3, 3, 1, 0, {address(copies)}, true);
+    for (size_t i = 0; i < to.size(); i++) {
+        uint64_t want = i == 2 || i == 3       ? from[i + 2]
+                        : i >= 8 && i < 20     ? 0
+                        : i >= 200 && i < 1326 ? from[i - 200]
+                                               : 1;
+        if (to[i] != want) fail_msg("number %zu", i);
+    }
+    std::vector<struct lk_device_entry> entries;
+    for (int i = 0; i < 35; i++) entries.push_back({address(table) + 8 * i, (uint64_t)i + 100});
+    launch<set_entries_kernel>(2, 1, 1, 0, {address(entries), 35}, false);
+    for (size_t i = 0; i < table.size(); i++) assert_int_equal(table[i], i < 35 ? i + 100 : 9);
+}
+
+} // namespace
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chooses_victims), cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(weighs_rows),     cmocka_unit_test(projects_rows),
+        cmocka_unit_test(absorbs_rows),    cmocka_unit_test(copies_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
