@@ -50,4 +50,10 @@ lk_status gpu_send(struct gpu_device *gpu, uint64_t to, const void *from, size_t
 /* Make a buffer hold at least `size` bytes, zeroed if it grows; contents are lost then. */
 lk_status gpu_room(struct gpu_device *gpu, struct gpu_buffer *buffer, size_t size, lk_err *err);
 
+/* Execute commands of device.h (module_commands.cu). The caller holds the lock. */
+lk_status gpu_run_moves(struct gpu_device *gpu, const struct lk_device_move *move, size_t n,
+                        lk_err *err);
+lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
+                            lk_err *err);
+
 #endif

@@ -206,16 +206,20 @@ lk_status module_describe(int number, lk_device_info *info, lk_err *err) {
     return gpu_check(error, "memory", err);
 }
 
-/* ---- commands: no kernels yet, so every session is refused ---- */
+/* ---- commands ---- */
 
-lk_status device_move(struct lk_device *, const struct lk_device_move *, const struct lk_move *,
-                      size_t, lk_err *err) {
-    return failed(err, LK_E_UNSUPPORTED, "moves", "not built");
+lk_status device_move(struct lk_device *device, const struct lk_device_move *move,
+                      const struct lk_move *, size_t n, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_run_moves(gpu, move, n, err);
 }
 
-lk_status device_attend(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
-                        size_t, lk_err *err) {
-    return failed(err, LK_E_UNSUPPORTED, "attention", "not built");
+lk_status device_attend(struct lk_device *device, const struct lk_device_attend *call,
+                        const struct lk_attn *, size_t n, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_run_attention(gpu, call, n, err);
 }
 
 lk_status device_score(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
@@ -224,7 +228,7 @@ lk_status device_score(struct lk_device *, const struct lk_device_attend *, cons
 }
 
 const char *device_refuses(const struct lk_device *, const struct lk_device_needs *) {
-    return "its kernels are not built";
+    return "its attention is not built";
 }
 
 const struct lk_device_functions the_functions = {

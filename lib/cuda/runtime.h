@@ -79,4 +79,8 @@ const char *gpu_error_text(int error);
 /* Is it the error of a card without enough memory? */
 int gpu_is_out_of_memory(int error);
 
+/* The numbers of two errors: no memory, a launch that the card cannot take. */
+int gpu_no_memory(void);
+int gpu_bad_launch(void);
+
 #endif

@@ -99,3 +99,5 @@ void gpu_graph_destroy(gpu_graph graph) {
 
 const char *gpu_error_text(int error) { return cudaGetErrorString((cudaError_t)error); }
 int gpu_is_out_of_memory(int error) { return error == cudaErrorMemoryAllocation; }
+int gpu_no_memory(void) { return cudaErrorMemoryAllocation; }
+int gpu_bad_launch(void) { return cudaErrorInvalidConfiguration; }

@@ -278,3 +278,5 @@ const char *gpu_error_text(int error) {
 }
 
 int gpu_is_out_of_memory(int error) { return error == GPU_NO_MEMORY; }
+int gpu_no_memory(void) { return GPU_NO_MEMORY; }
+int gpu_bad_launch(void) { return GPU_BAD_LAUNCH; }

@@ -1,0 +1,226 @@
+/* Commands through the emulated device, as a session gives them: random rows are encoded there, bit
+ * by bit as lib/codec does, and queries attend to random levels, as in double precision. Nothing
+ * but the device's functions touches its memory. */
+#include "../cuda/attend_case.h"
+
+extern "C" {
+#include "device/modules.h"
+#include "device/moves.h"
+#include "test.h"
+}
+
+namespace {
+
+/* An open device, and what was allocated there. */
+struct place {
+    struct lk_device *device = NULL;
+    std::vector<std::pair<uint64_t, size_t>> held;
+
+    place() {
+        lk_err err = {};
+        if (lk_device_open("emulated", &device, &err)) fail_msg("%s", err.msg);
+    }
+    ~place() {
+        clear();
+        lk_device_close(device);
+    }
+    void clear() {
+        for (auto &x : held) device->call->free(device, x.first, x.second);
+        held.clear();
+    }
+    uint64_t room(size_t bytes) {
+        uint64_t at = 0;
+        assert_int_equal(device->call->alloc(device, bytes, &at, NULL), LK_OK);
+        held.emplace_back(at, bytes);
+        return at;
+    }
+    uint64_t put(const void *from, size_t bytes) {
+        if (bytes == 0) return 0;
+        uint64_t at = room(bytes);
+        assert_int_equal(device->call->upload(device, at, from, bytes, NULL), LK_OK);
+        return at;
+    }
+    template <class T> uint64_t put(const std::vector<T> &x) {
+        return put(x.data(), x.size() * sizeof(T));
+    }
+};
+
+/* ---- moves ---- */
+
+lk_codec any_codec(random_numbers &r, lk_side side, int d) {
+    for (;;) {
+        int kind = r.below(8);
+        lk_codec c = kind == 0   ? f16()
+                     : kind == 1 ? codec_of(LK_INT8, 8)
+                     : kind == 2 ? codec_of(LK_KIVI, 2 + 2 * r.below(2), 32 << r.below(2))
+                     : kind == 3 ? codec_of(LK_ASYM, 2 + r.below(7))
+                     : kind == 4 ? rot(1 + r.below(4), side, true)
+                                 : rot(1 + r.below(8), side);
+        if (!lk_codec_reject_reason(&c, side, d)) return c;
+    }
+}
+
+/* Rows of all heads, encoded by the device in one move and by the CPU. */
+void check_move(place &p, random_numbers &r) {
+    static const int widths[] = {64, 96, 128, 256};
+    int d = widths[r.below(4)], heads = 1 + r.below(3);
+    lk_side side = r.below(2) ? LK_V : LK_K;
+    lk_codec codec = any_codec(r, side, d);
+    int block_rows = codec.coding == LK_F16 ? 1 + r.below(50) : lk_codec_block_rows(&codec, side);
+    bool whole = !lk_codec_row_wise(&codec, side);
+    int n = whole ? block_rows * (1 + r.below(3)) : 1 + r.below(150);
+    std::vector<float> x((size_t)n * heads * d), sigma((size_t)heads * d);
+    for (auto &y : x) y = (float)r.normal();
+    for (auto &y : sigma) y = (float)exp(0.5 * r.normal());
+
+    size_t head_bytes = lk_codec_head_bytes(&codec, side, d, block_rows);
+    size_t n_block = (size_t)(n + block_rows - 1) / block_rows, block_bytes = head_bytes * heads;
+    std::vector<char> want(n_block * block_bytes, 0), got(want.size());
+    uint64_t blocks = p.room(want.size());
+    std::vector<uint64_t> table;
+    for (size_t b = 0; b < n_block; b++) table.push_back(blocks + b * block_bytes);
+
+    lk_device_move move = {};
+    move.kind = LK_MOVE_APPEND, move.n_row = n, move.n_part = heads;
+    move.from.at = p.put(x);
+    move.from.coding = lk_device_plain(LK_ROWS_F32, d);
+    move.from.row_bytes = (uint64_t)heads * d * sizeof(float);
+    move.from.part_bytes = (uint64_t)d * sizeof(float);
+    lk_part part = {&codec, side, d, block_rows, codec.sigma ? sigma.data() : NULL};
+    assert_null(lk_device_packing_of(&part, &move.to.coding));
+    move.to.at = p.put(table), move.to.part_bytes = head_bytes;
+    move.to.sigma = codec.sigma ? p.put(sigma) : 0, move.to.sigma_stride = d;
+    lk_err err = {};
+    if (p.device->call->move(p.device, &move, NULL, 1, &err)) fail_msg("%s", err.msg);
+
+    for (int h = 0; h < heads; h++)
+        for (int i = 0; i < n; i += block_rows) {
+            part.sigma = codec.sigma ? &sigma[(size_t)h * d] : NULL;
+            lk_codec_encode(&part, &want[i / block_rows * block_bytes + h * head_bytes], 0,
+                            n - i < block_rows ? n - i : block_rows,
+                            &x[((size_t)i * heads + h) * d], (size_t)heads * d);
+        }
+    assert_int_equal(p.device->call->download(p.device, got.data(), blocks, got.size(), NULL),
+                     LK_OK);
+    if (memcmp(got.data(), want.data(), got.size()) != 0)
+        fail_msg("coding %d bits %d side %d d %d heads %d rows %d differ", codec.coding, codec.bits,
+                 side, d, heads, n);
+}
+
+void the_device_encodes_as_the_cpu(void **) {
+    place p;
+    random_numbers r{7};
+    for (int i = 0; i < 120; i++) {
+        check_move(p, r);
+        p.clear();
+    }
+}
+
+/* ---- attention ---- */
+
+/* Levels of random codecs over the same number of rows on both sides. */
+attend_case any_case(random_numbers &r, uint64_t seed) {
+    attend_case c;
+    static const int widths[] = {64, 96, 128, 128, 256};
+    c.d = widths[r.below(5)], c.heads = 1 + r.below(3), c.group = 1 + r.below(6);
+    c.n_tok = r.below(3) ? 1 : 1 + r.below(4);
+    c.seed = seed;
+    c.softcap = r.below(4) ? 0 : 20, c.alibi = r.below(4) == 0, c.sink = r.below(4) == 0;
+    c.partial = r.below(2), c.window = r.below(4) ? 0 : 40;
+    if (c.partial) c.sink = false; /* whoever joins the partials adds it */
+    int n_seq = 1 + r.below(3);
+    for (int s = 0; s < n_seq; s++) {
+        std::vector<level_spec> side[2];
+        int rows[4], n_level = 1 + r.below(4);
+        for (int i = 0; i < n_level; i++) rows[i] = 1 + r.below(i ? 60 : 300);
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < n_level; i++) {
+                lk_side of = k ? LK_V : LK_K;
+                lk_codec codec = i == n_level - 1 ? f16() : any_codec(r, of, c.d);
+                if (i == 0 && c.d == 128 && r.below(2)) codec = rot(k ? 2 : 3, of);
+                side[k].push_back({codec, rows[i] + (i == n_level - 1 ? c.n_tok : 0), 0});
+            }
+        c.k.push_back(side[0]), c.v.push_back(side[1]);
+    }
+    return c;
+}
+
+/* Copy a side's blocks and tables; rows.table says which table a segment reads. */
+void send_rows(place &p, const side_rows &side, lk_device_rows &rows) {
+    for (auto &table : side.table)
+        if ((uint64_t)table.data() == rows.table) {
+            std::vector<uint64_t> there;
+            for (uint64_t block : table)
+                there.push_back(p.put((const void *)block, (size_t)rows.coding.next * side.heads));
+            rows.table = p.put(there);
+            return;
+        }
+    fail();
+}
+
+lk_device_attend send_call(place &p, attend_problem &x, size_t s, uint64_t out) {
+    lk_device_attend a = x.call[s];
+    a.q = p.put(x.q[s]);
+    (a.out ? a.out : a.partial) = out;
+    a.extra = p.put(x.extra[s]);
+    if (a.k_sigma) a.k_sigma = p.put(x.k_sigma);
+    if (a.v_sigma) a.v_sigma = p.put(x.v_sigma);
+    a.levels = p.put(lk_trellis_table, sizeof lk_trellis_table);
+    if (a.sink) a.sink = p.put(x.sink);
+    if (a.slope) a.slope = p.put(x.slope);
+    if (a.k_rotation.matrix) a.k_rotation.matrix = p.put(x.k_matrix);
+    if (a.v_rotation.matrix) a.v_rotation.matrix = p.put(x.v_matrix);
+    for (int i = 0; i < a.n_segment; i++) {
+        send_rows(p, x.k[s], a.segment[i].k);
+        send_rows(p, x.v[s], a.segment[i].v);
+    }
+    return a;
+}
+
+double attend_error(place &p, attend_problem &x) {
+    std::vector<lk_device_attend> call;
+    std::vector<uint64_t> out;
+    for (size_t s = 0; s < x.call.size(); s++) {
+        out.push_back(p.room(x.out[s].size() * sizeof(float)));
+        call.push_back(send_call(p, x, s, out[s]));
+    }
+    lk_err err = {};
+    for (int again = 0; again < 2; again++) /* tickets are as they were */
+        if (p.device->call->attend(p.device, call.data(), NULL, call.size(), &err))
+            fail_msg("%s", err.msg);
+    double error = 0, energy = 0;
+    for (size_t s = 0; s < x.call.size(); s++) {
+        assert_int_equal(p.device->call->download(p.device, x.out[s].data(), out[s],
+                                                  x.out[s].size() * sizeof(float), NULL),
+                         LK_OK);
+        std::vector<double> want = x.reference(s), got = x.result(s);
+        for (size_t i = 0; i < want.size(); i++) {
+            if (!(fabs(got[i]) < 1e9)) return 1e9;
+            error += (got[i] - want[i]) * (got[i] - want[i]), energy += want[i] * want[i];
+        }
+    }
+    return error / energy;
+}
+
+void the_device_attends_to_what_it_has(void **) {
+    place p;
+    random_numbers r{11};
+    for (uint64_t i = 0; i<24; i += case_step()> 4 ? 4 : 1) {
+        attend_problem x(any_case(r, i));
+        double error = attend_error(p, x);
+        if (!(error < 1e-6))
+            fail_msg("case %d: d %d heads %d group %d tokens %d: NMSE %.2e", (int)i, x.c.d,
+                     x.c.heads, x.c.group, x.c.n_tok, error);
+        p.clear();
+    }
+}
+
+} // namespace
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_device_encodes_as_the_cpu),
+        cmocka_unit_test(the_device_attends_to_what_it_has),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
