@@ -46,9 +46,11 @@ static json_t *message_id(const struct lk_response *r) {
 /* Tokens that the cache held already are counted apart from the others. */
 static json_t *usage_json(const struct lk_response *r) {
     const struct lk_job_result *result = &r->choice[0].result;
-    size_t n_prompt = r->completion->request.prompt[0].n_tok;
+    /* Before the prompt was read it is not known whether the session holds other tokens of it. */
+    size_t n_prompt = result->n_prompt ? result->n_prompt : r->completion->request.prompt[0].n_tok,
+           n_read = n_prompt > result->n_reused ? n_prompt - result->n_reused : 0;
     json_t *usage =
-        json_pack("{s:I, s:i, s:I, s:I}", "input_tokens", (json_int_t)(n_prompt - result->n_reused),
+        json_pack("{s:I, s:i, s:I, s:I}", "input_tokens", (json_int_t)n_read,
                   "cache_creation_input_tokens", 0, "cache_read_input_tokens",
                   (json_int_t)result->n_reused, "output_tokens", (json_int_t)result->n_decoded);
     lk_response_add_left_out(r, usage);

@@ -299,8 +299,9 @@ json_t *lk_openai_responses_error_json(const struct lk_api_error *error) {
     if (error->n_ctx) {
         too_long = lk_api_error_in_words(
             error,
-            "Your input exceeds the context window of this model: it has %zu tokens, and the "
-            "maximum context length is %zu tokens. Please adjust your input and try again.",
+            "Your input exceeds the context window of this model: it has %zu tokens, and this "
+            "model's maximum context length is %zu tokens. Please adjust your input and try "
+            "again.",
             error->n_tok, error->n_ctx);
         error = &too_long;
     }

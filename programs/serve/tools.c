@@ -103,8 +103,28 @@ static void lazy_root(struct lk_buf *out, const char *rest, const char *after) {
     add_trimmed(out, after);
 }
 
-/* A grammar for calls of the tools. Under "auto" (`lenient`) a tool whose parameters cannot be
- * expressed takes any object; NULL without an error if that does not help. */
+/* Leave out the parameters of calls that are not required: what remains is narrower, so each call
+ * is still valid. */
+static void drop_optional(json_t *calls, const char *key) {
+    json_t *call, *name;
+    size_t i, k;
+    json_array_foreach(calls, i, call) {
+        json_t *parameters = json_object_get(json_object_get(call, "properties"), key),
+               *all = json_object_get(parameters, "properties"), *kept = json_object();
+        json_array_foreach(json_object_get(parameters, "required"), k, name) {
+            json_t *one = json_object_get(all, json_string_value(name));
+            if (one) json_object_set(kept, json_string_value(name), one);
+        }
+        if (json_is_object(all))
+            json_object_set_new(parameters, "properties", kept);
+        else
+            json_decref(kept);
+    }
+}
+
+/* A grammar for calls of the tools. If it cannot be made, or is too large, parameters that are not
+ * required are left out. Under "auto" (`lenient`) a tool whose parameters cannot be expressed takes
+ * any object; NULL without an error if that does not help. */
 static char *call_grammar(const struct lk_request *ask, const char *root, const char *key,
                           bool lenient, struct lk_api_error *fault) {
     const struct lk_schema_use use = {.field = "tools", .root = root};
@@ -124,6 +144,11 @@ static char *call_grammar(const struct lk_request *ask, const char *root, const 
             free(one);
         }
         grammar = lk_schema_grammar(schema, &use, &why);
+    }
+    if (!grammar) {
+        struct lk_api_error ignored = {0};
+        drop_optional(calls, key);
+        grammar = lk_schema_grammar(schema, &use, &ignored);
     }
     json_decref(schema);
     json_decref(calls);

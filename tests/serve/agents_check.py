@@ -139,18 +139,25 @@ def check_fields(server):
 # ---- prompts that do not fit ----
 
 # By what clients notice that a conversation must be compacted: the words of their own sources.
-PI = [r"prompt is too long", r"exceeds the context window", r"reduce the length of the messages",
-      r"maximum context length is \d+ tokens", r"exceeds the available context size",
-      r"prompt too long; exceeded (?:max )?context length", r"context[_ ]length[_ ]exceeded"]
-CLINE = [r"\bcontext\s*(?:length|window)\b", r"\bmaximum\s*context\b", r"\btokens?\s*exceed",
-         r"prompt is too long"]
-LITELLM = [r"this model's maximum context length is", r"prompt is too long", r"exceeds the context window",
-           r"exceed context limit", r"model's maximum context limit"]
+# pi's table, which opencode and others share.
+PI = [r"prompt is too long", r"input is too long for requested model", r"exceeds the context window",
+      r"input token count.*exceeds the maximum", r"maximum prompt length is \d+", r"reduce the length of the messages",
+      r"maximum context length is \d+ tokens", r"exceeds the limit of \d+", r"exceeds the available context size",
+      r"greater than the context length", r"context window exceeds limit", r"exceeded model token limit",
+      r"too large for model with \d+ maximum context length", r"prompt too long; exceeded (?:max )?context length",
+      r"context[_ ]length[_ ]exceeded", r"too many tokens", r"token limit exceeded", r"model_context_window_exceeded"]
+CLINE = [r"context\s*(length|window)", r"input tokens exceed", r"too many tokens", r"maximum context"]
+LITELLM = [r"exceed context limit", r"this model's maximum context length is", r"model's maximum context limit",
+           r"is longer than the model's context length", r"input tokens exceed the configured limit",
+           r"exceeds the available context size", r"exceeds the maximum number of tokens allowed",
+           r"prompt is too long"]
+# By what they take it for another error, which is tried again or ends the session.
+OTHERS = [r"string_above_max_length", r"rate[\s_-]*limit", r"too many requests", r"overloaded", r"\bquota\b",
+          r"request_too_large", r"payload too large"]
 CLIENTS = {  # name: (APIs that it speaks, patterns over the whole body)
-    "pi": (("chat", "responses", "messages", "ollama", "native"), PI),
-    "opencode": (("chat", "responses", "messages"), PI),
-    "cline": (("chat", "ollama"), CLINE),
-    "litellm and aider": (("chat", "responses", "messages"), LITELLM),
+    "pi and opencode": (("chat", "responses", "messages", "ollama", "native"), PI),
+    "cline": (("chat", "responses", "ollama"), CLINE),
+    "litellm, aider and openhands": (("chat", "responses", "messages", "native"), LITELLM),
     "openai SDK": (("chat", "responses", "text"), [r'"code": "context_length_exceeded"']),
     "codex": (("responses",), [r'"code": "context_length_exceeded"']),
     "claude code": (("messages",), [r"prompt is too long: (\d+) tokens > (\d+) maximum"]),
@@ -183,6 +190,8 @@ def check_overflow(server):
             for api in apis:
                 expect(f"{client} recognizes the error of {api}",
                        any(re.search(p, replies[api], re.I) for p in patterns), replies[api])
+        for api, reply in replies.items():
+            expect(f"{api}: it is taken for nothing else", not any(re.search(p, reply, re.I) for p in OTHERS), reply)
         error = json.loads(replies["native"])["error"]
         expect("llama-server's numbers", error["n_ctx"] == 4096 and error["n_prompt_tokens"] == n_prompt,
                error)

@@ -224,6 +224,50 @@ static void tool_refs_are_per_tool(void **state) {
     lk_request_free(&request);
 }
 
+/* A required call of many tools, or of one with a parameter that cannot be expressed, leaves out
+ * what is not required, but refuses what is. */
+static void required_calls_leave_out_optional_parameters(void **state) {
+    static const char one[] =
+        "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "
+        "\"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"string\", \"pattern\": \"(?=a)\"}}, \"required\": [\"%s\"]}}}";
+    struct lk_request request;
+    struct lk_api_error error = {0};
+    char tools[1000];
+    snprintf(tools, sizeof tools, one, "a");
+    if (!parse_with_tools(&request, tools, &error)) fail_msg("%s", error.msg);
+    assert_non_null(strstr(request.grammar, "\\\"a\\\""));
+    assert_null(strstr(request.grammar, "\\\"b\\\""));
+    lk_request_free(&request);
+    snprintf(tools, sizeof tools, one, "b");
+    assert_false(parse_with_tools(&request, tools, &error));
+    assert_non_null(strstr(error.msg, "pattern"));
+    lk_request_free(&request);
+    struct lk_buf body = {0};
+    struct lk_server_opts opts = lk_server_defaults();
+    opts.id = "m";
+    lk_buf_append_str(&body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
+                             "\"tool_choice\": \"required\", \"tools\": [");
+    for (int i = 0; i < 128; i++) {
+        lk_buf_printf(&body,
+                      "%s{\"type\": \"function\", \"function\": {\"name\": \"tool_%d\", "
+                      "\"parameters\": {\"type\": \"object\", \"required\": [\"p0_%d\"], "
+                      "\"properties\": {",
+                      i ? "," : "", i, i);
+        for (int k = 0; k < 12; k++)
+            lk_buf_printf(&body, "%s\"p%d_%d\": {\"type\": \"array\", \"items\": {\"enum\": [%d]}}",
+                          k ? "," : "", k, i, 100 * k + i);
+        lk_buf_append_str(&body, "}}}}");
+    }
+    lk_buf_append_str(&body, "]}");
+    if (!lk_openai_chat_parse(&request, &opts, lk_buf_cstr(&body), body.len, &error))
+        fail_msg("%s", error.msg);
+    assert_non_null(strstr(request.grammar, "p0_127"));
+    assert_null(strstr(request.grammar, "p1_127"));
+    lk_request_free(&request);
+    lk_buf_free(&body);
+}
+
 /* ---- request fields ---- */
 
 static bool parse_fields(struct lk_request *request, bool chat, const char *fields,
@@ -494,6 +538,7 @@ int main(void) {
         cmocka_unit_test(logprob_offsets_count_characters),
         cmocka_unit_test(schemas_convert_or_are_rejected),
         cmocka_unit_test(tool_refs_are_per_tool),
+        cmocka_unit_test(required_calls_leave_out_optional_parameters),
         cmocka_unit_test(parallel_tool_calls_can_be_disabled),
         cmocka_unit_test(unsupported_fields_are_rejected),
         cmocka_unit_test(seeds_are_64_bit_integers),
