@@ -202,7 +202,18 @@ struct lk_model_opts {
     void *user;
     int32_t n_ctx; /* the longest context of its sessions; 0: that of the training. Models with
                       LongRoPE rotate keys differently for contexts beyond their original one */
+
+    /* A device that computes the last layers and the logits: a name of lk_weight_device_list, in
+     * any case, or "rpc:HOST:PORT", a server of ggml's RPC in a network that you trust. NULL or
+     * "cpu": none. Embeddings stay in RAM, and so do the caches, which the CPU attends to. */
+    const char *device;
+    int32_t n_device_layers;   /* layers that it computes; 0: all; -1: none */
+    uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
 };
+
+/* The devices of this machine that lk_model_opts can name, by index. False if there are not so
+ * many. */
+bool lk_weight_device_list(size_t index, lk_device_info *out);
 
 typedef struct {
     const char *arch;    /* borrowed until lk_model_free, like name */
@@ -221,13 +232,17 @@ typedef struct {
     uint64_t n_value;      /* of K and V per token, in all layers with a cache */
     int32_t n_layer, n_embd, n_head, n_vocab;
     int32_t n_head_kv, d_head; /* of layers with full attention; others may differ (Gemma 4) */
-    int32_t d_rope;        /* latent attention: channels of K, and d_head is V's; 0: equally many */
-    int32_t n_cached;      /* layers with a cache, which recipes number */
-    int32_t n_ctx_train;   /* context length of the training */
-    int32_t n_swa;         /* window of sliding-window layers; 0: there are none */
-    int32_t n_threads;     /* in use */
-    int32_t bos, eos, eot; /* token ids: begin of text, end of text, end of turn; -1: none */
-    bool is_adapted;       /* its weights are the file's and the sidecar's adapters */
+    int32_t d_rope;      /* latent attention: channels of K, and d_head is V's; 0: equally many */
+    int32_t n_cached;    /* layers with a cache, which recipes number */
+    int32_t n_ctx_train; /* context length of the training */
+    int32_t n_swa;       /* window of sliding-window layers; 0: there are none */
+    int32_t n_threads;   /* in use */
+    const char *device;  /* that computes layers; NULL: none. Borrowed until lk_model_free */
+    int32_t n_device_layers;
+    uint64_t device_weight_bytes; /* weights in its memory, not part of weight_bytes */
+    uint64_t device_bytes;        /* held there now: weights, and activations of all sessions */
+    int32_t bos, eos, eot;        /* token ids: begin of text, end of text, end of turn; -1: none */
+    bool is_adapted;              /* its weights are the file's and the sidecar's adapters */
 } lk_model_info;
 
 /* Properties of a model. */
@@ -406,6 +421,7 @@ typedef struct {
     double bits_per_value;
     uint64_t sidecar_bytes; /* of weight_bytes: what sessions share of the sidecar */
     uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
+    uint64_t device_bytes;  /* weights and activations on the model's device, in no other number */
 } lk_plan;
 
 /* Memory that a session with these options will need when it is full (n_tok is opts->n_ctx),

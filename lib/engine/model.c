@@ -116,6 +116,9 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
                               .header_only = opts->header_only,
                               .choice = choice,
                               .n_ctx = opts->n_ctx,
+                              .device = opts->device,
+                              .n_on_device = opts->n_device_layers,
+                              .max_device_bytes = opts->max_device_bytes,
                               .kernels = kernels,
                               .progress = opts->progress,
                               .user = opts->user};
@@ -168,6 +171,10 @@ lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
 
 lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
     lk_status status = lk_model_check_weights(model, err);
+    if (!status && model->net->device)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "bases, adapters and networks are made of weights in RAM; open the model "
+                       "without a device");
     if (!status && model->net->hp.d_rope > 0)
         status =
             lk_fail(err, LK_E_UNSUPPORTED,
@@ -190,6 +197,14 @@ lk_status lk_model_check_dense(const struct lk_model *model, lk_err *err) {
 static uint64_t sidecar_bytes(const struct lk_model *model) {
     return model->sidecar->bytes + lk_latent_store_bytes(model->latents) +
            model->net->adapter_bytes;
+}
+
+/* Bytes that are held on a device. */
+static uint64_t device_bytes(const struct lk_ggml_device *device) {
+    uint64_t sum = 0;
+    for (int i = 0; device && i < LK_N_PURPOSE; i++)
+        sum += lk_ledger_bytes(&device->ledger, (enum lk_purpose)i);
+    return sum;
 }
 
 lk_model_info lk_model_get_info(const lk_model *model) {
@@ -222,6 +237,10 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_ctx_train = hp->n_ctx_train,
                            .n_swa = hp->n_swa,
                            .n_threads = model->n_thread,
+                           .device = net->device ? net->device->name : NULL,
+                           .n_device_layers = net->device ? hp->n_layer - net->first_on_device : 0,
+                           .device_weight_bytes = net->device_bytes,
+                           .device_bytes = device_bytes(net->device),
                            .bos = special.bos,
                            .eos = special.eos,
                            .eot = special.eot,
@@ -344,7 +363,9 @@ static lk_status rotate_marks(struct lk_graph *graph, struct lk_model *model, in
     graph->pos = ggml_new_tensor_1d(graph->ctx, GGML_TYPE_I32, N_MARK);
     ggml_set_input(graph->x_in);
     ggml_set_input(graph->pos);
-    graph->x_out = lk_apply_rope(model->net, graph->ctx, layer, graph->x_in, graph->pos);
+    struct lk_net on_cpu = *model->net; /* a layer of a device turns alike */
+    on_cpu.device = NULL;
+    graph->x_out = lk_apply_rope(&on_cpu, graph->ctx, layer, graph->x_in, graph->pos);
     ggml_set_output(graph->x_out);
     ggml_build_forward_expand(graph->graph, graph->x_out);
     status = lk_graph_finish(graph, &model->ledger, err);

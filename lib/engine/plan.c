@@ -90,6 +90,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .scratch_bytes = logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
                      .derived_bytes = needs.derived};
+    if (model->net->device) out->device_bytes = model->net->device_bytes + activations;
     out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;

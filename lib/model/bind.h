@@ -29,6 +29,7 @@ struct lk_bind {
     enum lk_tensor_use use;
     bool is_concat;    /* *dst stays NULL: the rows are part of a concatenated tensor */
     bool is_elsewhere; /* *dst stays NULL: only layers that are not held here use it */
+    bool on_device;    /* its memory is the device's: layers that are computed there use it */
     struct lk_row_segment segment[3]; /* its rows in the file's order, if adapters are added */
     int n_segment;                    /* 0: the tensor is as in the file */
 };
@@ -55,6 +56,7 @@ struct lk_loader {
     size_t n_concat, cap_concat;
     uint8_t *used; /* [tensors of the file] 1 if bound */
     struct lk_ledger *ledger;
+    struct lk_ggml_device *device; /* NULL: there is none */
     struct lk_net_opts opts;
 };
 

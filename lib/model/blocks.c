@@ -117,6 +117,18 @@ static void scale_by_position_op(struct ggml_tensor *q, int ith, int nth, void *
     }
 }
 
+/* The same in ggml's operators, for a device. Half a position is added so that a quotient is never
+ * rounded down past an integer. */
+static struct ggml_tensor *scale_by_position(const struct lk_hparams *hp, struct ggml_context *ctx,
+                                             struct ggml_tensor *q, struct ggml_tensor *pos) {
+    float n = 1.0f / (float)hp->n_ctx_orig;
+    struct ggml_tensor *turn =
+        ggml_floor(ctx, ggml_scale_bias(ctx, ggml_cast(ctx, pos, GGML_TYPE_F32), n, 0.5f * n));
+    struct ggml_tensor *scale = ggml_log(ctx, ggml_scale_bias(ctx, turn, 1, 1));
+    scale = ggml_scale_bias(ctx, scale, hp->attn_temp, 1);
+    return ggml_mul(ctx, q, ggml_reshape_3d(ctx, scale, 1, 1, pos->ne[0]));
+}
+
 /* q, k and v from one product, or from three. */
 static void project_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
                         struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
@@ -155,7 +167,9 @@ static void project_qkv(const struct lk_net *net, struct ggml_context *ctx, int 
 void lk_make_qkv(const struct lk_net *net, struct ggml_context *ctx, int layer,
                  struct ggml_tensor *x, struct ggml_tensor *pos, struct lk_qkv *out) {
     project_qkv(net, ctx, layer, x, pos, out);
-    if (net->hp.attn_temp != 0)
+    if (net->hp.attn_temp != 0 && lk_net_is_remote(net, layer))
+        out->q = scale_by_position(&net->hp, ctx, out->q, pos);
+    else if (net->hp.attn_temp != 0)
         out->q = ggml_custom_inplace(ctx, out->q, &pos, 1, scale_by_position_op, GGML_N_TASKS_MAX,
                                      (void *)(uintptr_t)&net->hp);
 }

@@ -266,10 +266,79 @@ static struct ggml_tensor *activate(const struct lk_net *net, struct ggml_contex
                : ggml_glu_split(ctx, gate, up, op);
 }
 
+/* ---- the same in ggml's operators, for devices without nodes of lowkey's own ---- */
+
+/* The ids of the n largest of each row of x: contiguous [rows][n]. */
+static struct ggml_tensor *largest(struct ggml_context *ctx, struct ggml_tensor *x, int64_t n) {
+    return ggml_cont(ctx, ggml_argsort_top_k(ctx, x, (int)n));
+}
+
+/* rank [n_tok][n_expert], but -INFINITY for experts of groups that are not used (choose_groups). */
+static struct ggml_tensor *mask_groups(const struct lk_hparams *hp, struct ggml_context *ctx,
+                                       struct ggml_tensor *rank) {
+    int64_t n_group = hp->n_group, size = hp->n_expert / n_group, n_tok = rank->ne[1],
+            n_row = n_group * n_tok;
+    struct ggml_tensor *best = largest(ctx, ggml_reshape_2d(ctx, rank, size, n_row), 2);
+    best = ggml_get_rows(ctx, ggml_reshape_3d(ctx, rank, 1, size, n_row), best);
+    struct ggml_tensor *sum = ggml_sum_rows(ctx, ggml_reshape_2d(ctx, best, 2, n_row)),
+                       *group = largest(ctx, ggml_reshape_2d(ctx, sum, n_group, n_tok),
+                                        hp->n_group_used),
+                       *all = ggml_reshape_3d(ctx, rank, size, n_group, n_tok),
+                       *none = ggml_fill(ctx, all, -INFINITY);
+    all = ggml_set_rows(ctx, none, ggml_get_rows(ctx, all, group), group);
+    return ggml_reshape_2d(ctx, all, hp->n_expert, n_tok);
+}
+
+/* The experts i32 [n_tok][n_used], and their weights [n_tok][n_used][1] (choose_op). */
+static struct ggml_tensor *choose_nodes(const struct lk_hparams *hp, struct ggml_context *ctx,
+                                        const struct lk_experts *e, struct ggml_tensor *logits,
+                                        struct ggml_tensor **weight) {
+    const float min_sum = 6.103515625e-5f;
+    int64_t n_used = hp->n_expert_used, n_tok = logits->ne[1];
+    struct ggml_tensor *share =
+        hp->expert_sigmoid ? ggml_sigmoid(ctx, logits) : ggml_soft_max(ctx, logits);
+    struct ggml_tensor *rank = share;
+    if (e->bias) rank = ggml_add(ctx, rank, e->bias);
+    if (hp->n_group > 1) rank = mask_groups(hp, ctx, rank);
+    struct ggml_tensor *expert = largest(ctx, rank, n_used);
+    struct ggml_tensor *w =
+        ggml_get_rows(ctx, ggml_reshape_3d(ctx, share, 1, hp->n_expert, n_tok), expert);
+    w = ggml_reshape_2d(ctx, w, n_used, n_tok);
+    if (hp->expert_norm)
+        w = ggml_div(ctx, w, ggml_clamp(ctx, ggml_sum_rows(ctx, w), min_sum, INFINITY));
+    if (hp->expert_scale != 1) w = ggml_scale(ctx, w, hp->expert_scale);
+    if (e->down_scale) {
+        struct ggml_tensor *factor =
+            ggml_get_rows(ctx, ggml_reshape_2d(ctx, e->down_scale, 1, hp->n_expert),
+                          ggml_reshape_1d(ctx, expert, n_used * n_tok));
+        w = ggml_mul(ctx, w, ggml_reshape_2d(ctx, factor, n_used, n_tok));
+    }
+    *weight = ggml_reshape_3d(ctx, w, 1, n_used, n_tok);
+    return expert;
+}
+
+/* lk_experts_mix in ggml's operators. */
+static struct ggml_tensor *mix_nodes(const struct lk_net *net, struct ggml_context *ctx,
+                                     const struct lk_experts *e, struct ggml_tensor *residual,
+                                     struct ggml_tensor *router_x, struct ggml_tensor *x) {
+    int64_t n_tok = x->ne[1];
+    struct ggml_tensor *weight,
+        *logits = lk_linear(net, ctx, e->router, e->router_b, NULL, router_x),
+        *expert = choose_nodes(&net->hp, ctx, e, logits, &weight);
+    struct ggml_tensor *act =
+        activate(net, ctx, e, ggml_reshape_3d(ctx, x, x->ne[0], 1, n_tok), expert);
+    struct ggml_tensor *y = ggml_mul(ctx, multiply(ctx, e->down, e->down_b, act, expert), weight);
+    y = ggml_sum_rows(ctx, ggml_cont(ctx, ggml_permute(ctx, y, 1, 0, 2, 3)));
+    y = ggml_reshape_2d(ctx, y, x->ne[0], n_tok);
+    return residual ? ggml_add(ctx, y, residual) : y;
+}
+
 struct ggml_tensor *lk_experts_mix(const struct lk_net *net, struct ggml_context *ctx,
                                    const struct lk_layer *l, struct ggml_tensor *residual,
                                    struct ggml_tensor *router_x, struct ggml_tensor *x) {
     const struct lk_experts *e = &l->experts;
+    if (lk_net_is_remote(net, (int)(l - net->layer)))
+        return mix_nodes(net, ctx, e, residual, router_x, x);
     int64_t n_tok = x->ne[1], n_used = net->hp.n_expert_used;
     struct ggml_tensor *scores[] = {lk_linear(net, ctx, e->router, e->router_b, NULL, router_x),
                                     e->bias, e->down_scale};

@@ -346,11 +346,57 @@ static lk_status choose_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
     return status;
 }
 
+/* ---- the layers that a device computes ---- */
+
+/* Does only lowkey's own code read the tensor, on the CPU? */
+static bool is_read_by_lowkey(const struct lk_net *net, const struct lk_bind *b) {
+    int layer = layer_of(net, b);
+    if (layer < 0) return false;
+    const struct lk_layer *l = &net->layer[layer];
+    return b->dst == &l->attn_sinks || b->dst == &l->conv || b->dst == &l->conv_b ||
+           b->dst == &l->skip;
+}
+
+/* Open the device, and bind the tensors of its layers to its memory. The logits' matrix goes with
+ * the last layer. Embeddings stay on the CPU, as in llama.cpp: their rows are looked up. */
+static lk_status choose_device(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
+    int32_t n_layer = net->hp.n_layer, n = ld->opts.n_on_device;
+    if (lk_ggml_device_is_cpu(ld->opts.device)) {
+        if (n <= 0) return LK_OK;
+        return lk_fail(err, LK_E_ARG, "%d layers cannot be on a device: none is named", n);
+    }
+    if (n > n_layer)
+        return lk_fail(err, LK_E_ARG, "%d layers cannot be on the device; the model has %d", n,
+                       n_layer);
+    if (!lk_net_has_all(net))
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "processes that divide the layers cannot use a device");
+    if (n < 0) return LK_OK;
+    lk_status status = lk_ggml_device_open(&net->device, ld->opts.device, ld->opts.max_device_bytes,
+                                           !net->header_only, ld->ledger, err);
+    if (status) return status;
+    ld->device = net->device;
+    net->first_on_device = n ? n_layer - n : 0;
+    size_t n_bind = ld->n_bind;
+    for (size_t i = 0; i < n_bind; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        b->on_device = b->use != LK_USE_TABLE && !is_read_by_lowkey(net, b) &&
+                       (is_of_head(net, b) || layer_of(net, b) >= net->first_on_device);
+        if (b->dst != &net->rope_factors) continue;
+        struct lk_bind copy = *b;
+        copy.dst = &net->rope_factors_on_device;
+        copy.on_device = true;
+        ld->bind[ld->n_bind++] = copy; /* there is room: a model has fewer tensors of its own */
+    }
+    return LK_OK;
+}
+
 /* Load the net from ld's file, which is open. */
 static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     lk_status status = identify_family(net, ld, err);
     if (!status) status = bind_family(net, ld, err);
     if (!status) status = choose_layers(net, ld, err);
+    if (!status) status = choose_device(net, ld, err);
     if (status) return status;
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
@@ -358,7 +404,8 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
             net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
     net->fingerprint = file_fingerprint(ld);
     net->identity = norms_hash(ld);
-    return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, err);
+    return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, &net->device_bytes,
+                           err);
 }
 
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,
@@ -389,7 +436,8 @@ lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net
 
 void lk_net_free(struct lk_net *net, struct lk_ledger *ledger) {
     if (!net) return;
-    lk_weights_free(net->map, ledger);
+    lk_weights_free(net->map, net->device, ledger);
+    lk_ggml_device_free(net->device, ledger);
     size_t n_layer = (size_t)net->hp.n_layer;
     lk_release(ledger, LK_FOR_OTHER, net->layer, n_layer * sizeof *net->layer);
     lk_hparams_free(&net->hp, ledger);

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/ledger.h"
 #include "model/adapter.h"
+#include "model/ggml_device.h"
 #include "model/hparams.h"
 
 #include "ggml-backend.h"
@@ -104,6 +105,7 @@ struct lk_net {
     struct lk_ggml_device *device; /* with the weights of layers [first_on_device, end_layer) and of
                                     * what follows the last one; NULL: all are on the CPU */
     int32_t first_on_device;
+    uint64_t device_bytes;                      /* of weights on the device */
     struct ggml_tensor *rope_factors_on_device; /* a copy of rope_factors */
     bool header_only;                           /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
@@ -143,9 +145,12 @@ struct lk_family {
 
 enum { LK_LAYER_NODES = 96 };
 
-/* Are the weights of a layer on the device? */
+/* Is a layer computed by the device? By one that has only ggml's operators? */
 static inline bool lk_net_on_device(const struct lk_net *net, int layer) {
     return net->device && layer >= net->first_on_device;
+}
+static inline bool lk_net_is_remote(const struct lk_net *net, int layer) {
+    return lk_net_on_device(net, layer) && !net->device->is_host;
 }
 
 /* Is a layer held here? Are all? */
@@ -170,6 +175,9 @@ struct lk_net_opts {
     int32_t n_ctx;    /* largest context, for RoPE that depends on it; 0: that of the training */
     bool header_only; /* load no weights: only what a plan needs */
     const struct lk_layer_choice *choice; /* which layers to load; NULL: all */
+    const char *device;                   /* that computes the last n_on_device layers */
+    int32_t n_on_device;                  /* 0: all; < 0: none */
+    uint64_t max_device_bytes;            /* limit of the device's memory; 0: none */
     const struct lk_kernels *kernels;     /* NULL: the fastest */
     /* [n_layer][LK_N_ADAPTED] adapters that are merged into the weights, or NULL. Only read while
      * the model is loaded. LK_E_FORMAT if the sum is not finite. */

@@ -109,8 +109,9 @@ static lk_status bound_copy(struct lk_loader *ld, const struct lk_bind *b, enum 
 enum {
     FROM_FILE = 0, /* tensors as they are in the file: mapped, or copied with no_mmap */
     COPIED = 1,    /* dequantized copies, matrices with adapters, and offsets (q4_1_split.h) */
-    REPACKED = 2,  /* first group of a layout that only ggml's CPU matrix products can read */
-    MAX_GROUP = 10,
+    ON_DEVICE = 2, /* tensors in the device's memory; matrices with the types of the file */
+    REPACKED = 3,  /* first group of a layout that only ggml's CPU matrix products can read */
+    MAX_GROUP = 11,
 };
 
 /* Tensors in one buffer. */
@@ -128,13 +129,24 @@ struct lk_weights_map {
     bool header_only; /* tensors have shapes, but no data */
 };
 
-void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger) {
+/* May throw, if the device is lost. */
+static void free_buffer(void *arg) { ggml_backend_buffer_free(arg); }
+
+/* The ledger of a group's memory. */
+static struct lk_ledger *ledger_of(const struct lk_weights_map *map, const struct tensor_group *g,
+                                   struct lk_ggml_device *device, struct lk_ledger *ledger) {
+    return g == &map->group[ON_DEVICE] && device ? &device->ledger : ledger;
+}
+
+void lk_weights_free(struct lk_weights_map *map, struct lk_ggml_device *device,
+                     struct lk_ledger *ledger) {
     if (!map) return;
     for (int i = 0; i < map->n_group; i++) {
         struct tensor_group *g = &map->group[i];
-        if (g->buffer) ggml_backend_buffer_free(g->buffer);
+        if (g->buffer) lk_cxx_call(free_buffer, g->buffer, NULL);
         if (g->ctx) ggml_free(g->ctx);
-        if (!map->header_only) lk_ledger_remove(ledger, LK_FOR_WEIGHTS, g->bytes);
+        if (!map->header_only)
+            lk_ledger_remove(ledger_of(map, g, device, ledger), LK_FOR_WEIGHTS, g->bytes);
     }
     lk_mapping_close(&map->file);
     lk_release(ledger, LK_FOR_OTHER, map, sizeof *map);
@@ -197,8 +209,9 @@ static struct placement choose_placement(const struct lk_weights_map *map,
                                          const struct lk_loader *ld, const struct lk_bind *b,
                                          const int64_t ne[3], ggml_backend_dev_t dev) {
     enum ggml_type type = lk_bound_type(ld, b);
-    if (type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32))
-        return (struct placement){COPIED, GGML_TYPE_F32};
+    bool f32 = type != GGML_TYPE_F32 && (b->use == LK_USE_VECTOR || ld->opts.f32);
+    if (b->on_device) return (struct placement){ON_DEVICE, f32 ? GGML_TYPE_F32 : type};
+    if (f32) return (struct placement){COPIED, GGML_TYPE_F32};
     int as_is = b->n_segment > 0 ? COPIED : FROM_FILE;
     if (!is_multiplied(b)) return (struct placement){as_is, type};
     int g = find_repack_group(map, dev, b->use, type, ne);
@@ -282,6 +295,20 @@ static void create_concats(struct lk_weights_map *map, struct lk_loader *ld,
     }
 }
 
+/* Can the place of a matrix multiply by it? */
+static lk_status check_matmul(const struct lk_loader *ld, const struct lk_bind *b,
+                              struct placement place, const int64_t ne[3], ggml_backend_dev_t cpu,
+                              lk_err *err) {
+    ggml_backend_dev_t dev = b->on_device ? ggml_backend_buft_get_device(ld->device->buft) : cpu;
+    if (!is_multiplied(b) || place.group >= REPACKED ||
+        is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), b->use, place.type, ne))
+        return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "tensor %s has type %s, which %s does not support in matrix products",
+                   gguf_get_tensor_name(ld->reader.gguf, b->id), ggml_type_name(place.type),
+                   b->on_device ? ld->device->name : "ggml's CPU backend");
+}
+
 /* Create every bound tensor in its group's context, without memory. A matrix that is also a table
  * (tied embeddings) is one tensor unless the matrix is repacked. */
 static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld,
@@ -302,13 +329,8 @@ static lk_status create_tensors(struct lk_weights_map *map, struct lk_loader *ld
         lk_bound_shape(ld, b, ne);
         enum ggml_type type = lk_bound_type(ld, b);
         struct placement place = choose_placement(map, ld, b, ne, dev);
-        if (is_multiplied(b) && place.group < REPACKED &&
-            !is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), b->use, place.type, ne)) {
-            return lk_fail(err, LK_E_UNSUPPORTED,
-                           "tensor %s has type %s, which ggml's CPU backend does not support in "
-                           "matrix products",
-                           name, ggml_type_name(type));
-        }
+        lk_status status = check_matmul(ld, b, place, ne, dev, err);
+        if (status) return status;
         struct ggml_tensor *t = ggml_get_tensor(map->group[place.group].ctx, name);
         if (!t) {
             t = create_tensor(map, place, type, ne);
@@ -352,15 +374,19 @@ static lk_status alloc_group(struct lk_weights_map *map, struct lk_loader *ld,
         return LK_OK;
     }
     size_t bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(g->ctx, g->buft);
-    if (!lk_ledger_add(ld->ledger, LK_FOR_WEIGHTS, bytes)) {
-        return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", bytes >> 20);
+    bool on_device = g == &map->group[ON_DEVICE];
+    if (lk_ledger_add(ledger_of(map, g, ld->device, ld->ledger), LK_FOR_WEIGHTS, bytes)) {
+        g->bytes = bytes;
+        g->buffer = ggml_backend_alloc_ctx_tensors_from_buft(g->ctx, g->buft);
     }
-    g->bytes = bytes;
-    g->buffer = ggml_backend_alloc_ctx_tensors_from_buft(g->ctx, g->buft);
+    if (!g->buffer && on_device)
+        return lk_fail(err, LK_E_NOMEM,
+                       "%s has not enough memory for %zu MiB of weights; put fewer layers there",
+                       ld->device->name, bytes >> 20);
     if (!g->buffer)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", bytes >> 20);
     ggml_backend_buffer_set_usage(g->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    lk_advise_huge_pages(ggml_backend_buffer_get_base(g->buffer), bytes);
+    if (!on_device) lk_advise_huge_pages(ggml_backend_buffer_get_base(g->buffer), bytes);
     return LK_OK;
 }
 
@@ -375,7 +401,7 @@ static bool is_mapped(const struct lk_weights_map *map, const char *name) {
     return ggml_get_tensor(map->group[FROM_FILE].ctx, name) != NULL;
 }
 
-/* Copy rows of the file's type `from` into a matrix, repacking or splitting it. */
+/* Copy rows of the file's type `from` into a matrix, dequantizing, repacking or splitting it. */
 static lk_status copy_matrix(struct lk_loader *ld, struct ggml_tensor *t, enum ggml_type from,
                              const void *rows, lk_err *err) {
     size_t size = ggml_nbytes(t);
@@ -386,7 +412,10 @@ static lk_status copy_matrix(struct lk_loader *ld, struct ggml_tensor *t, enum g
     void *part = lk_alloc(ld->ledger, LK_FOR_OTHER, size);
     if (!part)
         return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu MiB of weights", size >> 20);
-    lk_q4_1_split_rows(rows, t->ne[0], t->ne[1], part, lk_q4_1_offset(t)->data);
+    if (t->type == GGML_TYPE_F32)
+        to_f32(from, rows, ggml_nelements(t), part);
+    else
+        lk_q4_1_split_rows(rows, t->ne[0], t->ne[1], part, lk_q4_1_offset(t)->data);
     ggml_backend_tensor_set(t, part, 0, size);
     lk_release(ld->ledger, LK_FOR_OTHER, part, size);
     return LK_OK;
@@ -502,6 +531,7 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     map->n_group = REPACKED;
     map->group[FROM_FILE].buft = ld->opts.no_mmap ? ggml_backend_dev_buffer_type(dev) : NULL;
     map->group[COPIED].buft = ggml_backend_dev_buffer_type(dev);
+    map->group[ON_DEVICE].buft = ld->device ? ld->device->buft : map->group[COPIED].buft;
     if (!ld->opts.no_repack) add_repack_groups(map, dev);
     lk_status status = create_tensors(map, ld, dev, err);
     for (int g = 0; !status && g < map->n_group; g++)
@@ -528,17 +558,22 @@ static void load_or_throw(void *arg) {
 }
 
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param,
-                          uint64_t *weight_bytes, lk_err *err) {
+                          uint64_t *weight_bytes, uint64_t *device_bytes, lk_err *err) {
     struct lk_weights_map *map = lk_alloc(ld->ledger, LK_FOR_OTHER, sizeof *map);
     if (!map) return lk_fail(err, LK_E_NOMEM, "not enough memory for the weights");
     map->file = ld->file;
     map->header_only = ld->opts.header_only;
     struct loading l = {.map = map, .ld = ld, .err = err};
-    lk_status status = lk_cxx_call(load_or_throw, &l, err);
+    lk_err why = {0};
+    lk_status status = lk_cxx_call(load_or_throw, &l, &why);
+    if (status && ld->device && status != LK_E_NOMEM)
+        status = lk_fail(err, LK_E_IO, "the device %s failed: %.200s", ld->device->name, why.msg);
+    else if (status)
+        lk_fail(err, status, "%s", why.msg);
     if (!status) status = l.status;
     if (status) {
         map->file = (struct lk_mapping){0}; /* still owned by the loader */
-        lk_weights_free(map, ld->ledger);
+        lk_weights_free(map, ld->device, ld->ledger);
         return status;
     }
     *n_param = 0;
@@ -548,7 +583,9 @@ lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uin
         const int64_t *ne = gguf_get_tensor_ne(ld->reader.gguf, i);
         *n_param += (uint64_t)(ne[0] * ne[1] * ne[2]);
     }
-    for (int g = 0; g < map->n_group; g++) *weight_bytes += map->group[g].bytes;
+    *device_bytes = 0;
+    for (int g = 0; g < map->n_group; g++)
+        *(g == ON_DEVICE ? device_bytes : weight_bytes) += map->group[g].bytes;
     ld->file = (struct lk_mapping){0};
     if (ld->opts.no_mmap || map->header_only) lk_mapping_close(&map->file);
     *out = map;

@@ -10,11 +10,14 @@ struct lk_weights_map;
 /* Load all bound tensors and set their pointers. Takes over ld->file on success. With the option
  * header_only, tensors get types and shapes but no data.
  * *n_param: values in all tensors; *weight_bytes: memory entered in the ledger as weights, without
- * the mapped file; with header_only, what would be entered. *out is owned: lk_weights_free.
+ * the mapped file; *device_bytes: the same in the device's ledger. With header_only, what would be
+ * entered. *out is owned: lk_weights_free.
  * Errors: LK_E_NOMEM, LK_E_UNSUPPORTED, LK_E_CANCELLED (by the progress callback). */
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param,
-                          uint64_t *weight_bytes, lk_err *err);
-void lk_weights_free(struct lk_weights_map *map, struct lk_ledger *ledger);
+                          uint64_t *weight_bytes, uint64_t *device_bytes, lk_err *err);
+/* device: as when they were loaded. */
+void lk_weights_free(struct lk_weights_map *map, struct lk_ggml_device *device,
+                     struct lk_ledger *ledger);
 
 /* ---- a bound tensor: as in the file, or with adapters added ---- */
 
