@@ -27,13 +27,24 @@ static json_t *devices_json(void) {
     return list;
 }
 
+/* The devices that can hold weights. */
+static json_t *weight_devices_json(void) {
+    json_t *list = json_array();
+    lk_device_info d;
+    for (size_t i = 0; lk_weight_device_list(i, &d); i++)
+        json_array_append_new(list, json_pack("{s:s s:s s:I s:I}", "name", d.name, "text", d.text,
+                                              "memory_bytes", (json_int_t)d.memory_bytes,
+                                              "free_bytes", (json_int_t)d.free_bytes));
+    return list;
+}
+
 static int print_json(const lk_model *model, const lk_model_info *m, const char *name) {
     struct lk_cpus cpus = lk_cpus_read("");
     char identity[17];
     snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
     return json_print(
         json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:i "
-                  "s:s? s:i s:i s:i s:f s:s? s:o}",
+                  "s:s? s:i s:i s:i s:f s:s? s:o s:o s:s? s:i s:I}",
                   "version", lk_version(), "model", name, "arch", m->arch, "identity", identity,
                   "tuned", tuned_json(model), "n_param", (json_int_t)m->n_param, "file_bytes",
                   (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer",
@@ -41,7 +52,9 @@ static int print_json(const lk_model *model, const lk_model_info *m, const char 
                   "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
                   "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
                   "n_threads", m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed,
-                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices", devices_json()),
+                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices", devices_json(),
+                  "weight_devices", weight_devices_json(), "device", m->device, "device_layers",
+                  m->n_device_layers, "device_weight_bytes", (json_int_t)m->device_weight_bytes),
         false);
 }
 
@@ -81,6 +94,11 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     table_cell(&table, "weight copies");
     table_cell(&table, "%s%s", format_bytes(a, m->weight_bytes),
                m->weight_bytes ? " (repacked or dequantized)" : ": used as stored in the file");
+    if (m->device) {
+        table_cell(&table, "weights on %s", m->device);
+        table_cell(&table, "%s, %d of %d layers", format_bytes(a, m->device_weight_bytes),
+                   m->n_device_layers, m->n_layer);
+    }
     if (m->sidecar_method) {
         table_cell(&table, "sidecar");
         table_cell(&table, "%s, %s", m->sidecar_method, format_bytes(a, m->sidecar_file_bytes));
@@ -120,6 +138,12 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     }
     print_threads(&table, m);
     print_devices(&table);
+    lk_device_info device;
+    for (size_t i = 0; lk_weight_device_list(i, &device); i++) {
+        table_cell(&table, i ? "" : "devices for weights");
+        table_cell(&table, "%s: %s, %s free", device.name, device.text,
+                   format_bytes(a, device.free_bytes));
+    }
     table_cell(&table, "lowkey");
     table_cell(&table, "%s", lk_version());
     table_print(&table, stdout, false);

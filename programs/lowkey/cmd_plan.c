@@ -228,16 +228,17 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i}", "kv", row[i].kv,
-                      "n_tok", (json_int_t)p->n_tok, "cache_bytes", (json_int_t)p->cache_bytes,
-                      "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
+            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i s:I}", "kv",
+                      row[i].kv, "n_tok", (json_int_t)p->n_tok, "cache_bytes",
+                      (json_int_t)p->cache_bytes, "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
                       json_number(compression_ratio(p)), "bits_per_value",
                       json_number(p->bits_per_value), "weight_bytes", (json_int_t)p->weight_bytes,
                       "scratch_bytes", (json_int_t)p->scratch_bytes, "peak_bytes",
                       (json_int_t)p->peak_bytes, "sidecar_bytes", (json_int_t)p->sidecar_bytes,
                       "derived_bytes", (json_int_t)p->derived_bytes, "total_bytes",
                       (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
-                      json_number(bits_with_sidecar(p, sessions)), "stage", row[i].stage));
+                      json_number(bits_with_sidecar(p, sessions)), "stage", row[i].stage,
+                      "device_bytes", (json_int_t)p->device_bytes));
     }
     if (a->speed) add_speed_json(list, row, a);
     int status = json_print(json_pack("{s:s s:o s:o s:I s:I}", "model", name, "plans", list,
@@ -345,6 +346,10 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
             format_count(b, sessions), sessions == 1 ? "" : "s");
     if (shows_sidecar(a) && !a->presets && a->ranks == 1)
         print_break_even(row, n, a, stages->model[0]);
+    if (info.device)
+        print_paragraph(stdout, "On %s: %d of %d layers, %s with activations.", info.device,
+                        info.n_device_layers, info.n_layer,
+                        format_bytes(b, row[0].plan.device_bytes));
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));

@@ -44,6 +44,14 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
           "shipped (default): as stored in the file; f32: dequantized and slow, but activations "
           "are not rounded, so that small errors of a cache can be seen",
           OPT_TEXT, &args->weights, .complete = "shipped f32"}},
+        {MODEL_RUN | planned | shown,
+         {0, "device", "NAME",
+          "device that computes the last layers: one of 'lowkey info', or rpc:HOST:PORT (default: "
+          "cpu)",
+          OPT_TEXT, &args->device}},
+        {MODEL_RUN | planned | shown,
+         {0, "layers", "N", "layers that the device computes (default: all)", OPT_INT,
+          &args->layers, 1, 1024}},
         {MODEL_RUN | planned,
          {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
           &args->no_mmap}},
@@ -76,6 +84,8 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
                            .no_repack = args->no_repack,
                            .header_only = args->header_only,
                            .kernels = args->kernels,
+                           .device = args->device,
+                           .n_device_layers = (int32_t)args->layers,
                            .sidecar = args->sidecar,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;

@@ -20,8 +20,9 @@ int print_lk_error(const lk_err *err);
 /* ---- model ---- */
 
 struct model_args {
-    const char *model, *weights, *kernels, *sidecar;
+    const char *model, *weights, *kernels, *sidecar, *device;
     int64_t threads;
+    int64_t layers;      /* on the device; 0: all */
     int64_t stages;      /* 0: --stages is not given, one */
     int64_t n_ctx;       /* not an option: set by commands with a context length; 0: as trained */
     lk_cluster *cluster; /* not an option: of the command; NULL: this process is alone */

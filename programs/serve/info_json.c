@@ -105,24 +105,33 @@ static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_serve
                      s->stats.bits_per_value, "levels", levels);
 }
 
+/* The device that computes layers, or null. */
+static json_t *device_json(const lk_model_info *info) {
+    if (!info->device) return json_null();
+    return json_pack("{s:s, s:i, s:I, s:I}", "name", info->device, "n_layer", info->n_device_layers,
+                     "weight_bytes", (json_int_t)info->device_weight_bytes, "bytes",
+                     (json_int_t)info->device_bytes);
+}
+
 json_t *lk_slots_json(struct lk_server *server) {
     const struct lk_server_opts *o = &server->opts;
     const struct lk_metrics *m = &server->metrics;
     struct lk_slot_snapshot *slot = calloc(LK_MAX_SLOT, sizeof *slot);
     size_t n_waiting = 0, n = 0;
     if (slot) n = lk_scheduler_snapshot(server->scheduler, slot, LK_MAX_SLOT, &n_waiting);
-    uint64_t shared = lk_model_get_info(o->model).shared_bytes, bytes = shared;
+    lk_model_info info = lk_model_get_info(o->model);
+    uint64_t shared = info.shared_bytes, bytes = shared;
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         bytes += slot[i].rank_bytes;
         json_array_append_new(list, slot_json(&slot[i], o));
     }
     free(slot);
-    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", o->id,
-                     "n_ctx", o->n_ctx, "ranks", o->n_rank, "waiting", (json_int_t)n_waiting,
+    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "model",
+                     o->id, "n_ctx", o->n_ctx, "ranks", o->n_rank, "waiting", (json_int_t)n_waiting,
                      "parked", (json_int_t)m->parked, "parallel", (json_int_t)o->n_parallel,
                      "request_bytes", (json_int_t)lk_budget_bytes(&server->budget),
                      "request_max_bytes", (json_int_t)o->request_bytes, "bytes", (json_int_t)bytes,
                      "shared_bytes", (json_int_t)shared, "max_bytes", (json_int_t)o->max_bytes,
-                     "slots", list);
+                     "device", device_json(&info), "slots", list);
 }

@@ -24,6 +24,7 @@ class Plan:
     bits_per_value: float
     sidecar_bytes: int
     derived_bytes: int
+    device_bytes: int
 
 
 def plan(

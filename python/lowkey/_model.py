@@ -45,13 +45,17 @@ class ModelInfo:
     n_ctx_train: int
     n_swa: int
     n_threads: int
+    device: str | None
+    n_device_layers: int
+    device_weight_bytes: int
+    device_bytes: int
     bos: int
     eos: int
     eot: int
 
 
 _TEXTS = ("arch", "name", "kernels")
-_OPTIONAL_TEXTS = ("kernels_lack", "sidecar_method")
+_OPTIONAL_TEXTS = ("kernels_lack", "sidecar_method", "device")
 
 
 class Model:
@@ -64,6 +68,8 @@ class Model:
     mmap      map the file instead of reading it
     repack    repack weights for this processor: faster, more memory
     kernels   name of the attention kernels, for example "reference"; None: the fastest
+    device    device that computes the last layers, for example "cuda0" or "rpc:HOST:PORT"; None: none
+    layers    layers that the device computes; None: all
     progress  called with (bytes done, bytes in all)
 
     A model is immutable: any number of sessions and threads may use it. It stays in memory until
@@ -80,19 +86,24 @@ class Model:
         mmap: bool = True,
         repack: bool = True,
         kernels: str | None = None,
+        device: str | None = None,
+        layers: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         if weights not in ("shipped", "f32"):
             raise ValueError(f"weights is {weights!r}; give 'shipped' or 'f32'")
         reporter = Reporter()
         reporter.function = progress
-        names = [ffi.new("char[]", os.fsencode(name)) for name in (sidecar, kernels) if name]
+        names = [
+            ffi.new("char[]", os.fsencode(name)) if name else ffi.NULL
+            for name in (sidecar, kernels, device)
+        ]
         opts = ffi.new("lk_model_opts *")
         opts.n_threads = threads or 0
         opts.weights = lib.LK_WEIGHTS_F32 if weights == "f32" else lib.LK_WEIGHTS_AS_SHIPPED
         opts.no_mmap, opts.no_repack = not mmap, not repack
-        opts.sidecar = names[0] if sidecar else ffi.NULL
-        opts.kernels = names[-1] if kernels else ffi.NULL
+        opts.sidecar, opts.kernels, opts.device = names
+        opts.n_device_layers = layers or 0
         opts.progress, opts.user = on_progress, reporter.user
         out, call = ffi.new("lk_model **"), Call(reporter)
         call.check(lib.lk_model_open(out, os.fsencode(path), opts, call.err))

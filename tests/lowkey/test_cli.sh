@@ -12,12 +12,12 @@ default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-13
 model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
 
-plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar","stage"]'
+plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar","stage","device_bytes"]'
 cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token","tiles","tiles_read"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_median","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'
-info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks","devices"]'
+info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks","devices","weight_devices","device","device_layers","device_weight_bytes"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
 
@@ -284,6 +284,10 @@ json "list(d) == $info_keys"
 good info --kernels reference --json
 json "d['kernels'] == 'reference'"
 json 'd["n_layer"] > 0 and d["n_threads"] > 0'
+json 'd["device"] is None and d["device_layers"] == 0 and d["device_weight_bytes"] == 0'
+bad "there is no device 'cuda77'; devices: cpu" info --device cuda77
+bad "'rpc:here' is not rpc:HOST:PORT" run -p x --device rpc:here
+bad "7 layers cannot be on a device: none is named" plan --layers 7
 
 good plan -c 1k,2048 --kv f16 --kv best-3
 says '2,048'

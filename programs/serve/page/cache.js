@@ -124,7 +124,9 @@ export const drawSlot = (slot, rate, note) => {
 };
 
 export const drawAll = state => {
-  $("allbytes").textContent = `${bytes(state.bytes)} of ${bytes(state.max_bytes)}`;
+  const device = state.device;
+  $("allbytes").textContent = `${bytes(state.bytes)} of ${bytes(state.max_bytes)}` +
+    (device ? `; ${bytes(device.bytes)} on ${device.name} (${device.n_layer} layers)` : "");
   $("waiting").textContent = state.waiting ? `${state.waiting} waiting` : "";
   $("all").replaceChildren(
     shape("rect", {width: 320, height: 8, rx: 4, fill: "var(--empty)"}), shape("rect", {
