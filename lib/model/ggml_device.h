@@ -21,8 +21,8 @@ bool lk_ggml_device_is_cpu(const char *name);
 
 /* Open the device with this name of ggml's, in any case ("cuda0"), or the first one of an RPC
  * server ("rpc:HOST:PORT"). max_bytes: limit of its ledger; 0: none. computes: it will compute
- * graphs. *out is owned: lk_ggml_device_free. LK_E_ARG: there is none; the message lists those that exist.
- * LK_E_IO, LK_E_NOMEM. */
+ * graphs. *out is owned: lk_ggml_device_free. LK_E_ARG: there is none; the message lists what
+ * exists. LK_E_IO, LK_E_NOMEM, LK_E_UNSUPPORTED. */
 lk_status lk_ggml_device_open(struct lk_ggml_device **out, const char *name, uint64_t max_bytes,
                               bool computes, struct lk_ledger *ledger, lk_err *err);
 void lk_ggml_device_free(struct lk_ggml_device *device, struct lk_ledger *ledger);

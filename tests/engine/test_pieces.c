@@ -1,7 +1,7 @@
 /* Passes in pieces: the layers of a device are computed apart from the attention between them.
- * First the device is ggml's CPU backend, which reads the same weights, so all logits must have the bits
- * that one graph gives. Then it is another process, through ggml's RPC: it has weights of its own,
- * and only ggml's operators. */
+ * First the device is ggml's CPU backend, which reads the same weights, so all logits must have the
+ * bits that one graph gives. Then it is another process, through ggml's RPC: it has weights of its
+ * own, and only ggml's operators. */
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
