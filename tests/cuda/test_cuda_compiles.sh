@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The kernels compile for real cards: none spills or takes more registers than instructions.txt allows, and main loops have
-# not grown. sm_90a; with LOWKEY_CASE_STEP=1 (scripts/test long) also sm_80 and sm_120. Skipped without nvcc.
+# not grown. Attention for heads of 128 channels on sm_90a; with LOWKEY_CASE_STEP=1 (scripts/test long) all kernels, also on
+# sm_80 and sm_120. Skipped without nvcc.
 set -u
 
 source=${LOWKEY_SOURCE:?set LOWKEY_SOURCE to the source directory}
