@@ -1,0 +1,139 @@
+/* Attention over a real cache as commands for a device, which the emulated device executes on the
+ * blocks in RAM, compared with attention on the CPU. */
+#include "attention/device_call.h"
+#include "cache/cache.h"
+#include "device/modules.h"
+#include "test.h"
+
+struct setup {
+    const char *recipe;
+    int n_head, n_head_kv, d_head, n_swa;
+    float alibi, softcap;
+};
+
+static const struct setup setups[] = {
+    {"all: f16", 6, 2, 64, 0, 0, 0},
+    {"sink 4: f16; body: k=rot3 v=rot2; window 64: f16", 8, 2, 128, 0, 0, 0},
+    {"sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: f16", 8, 2, 128, 0, 0, 30},
+    {"sink 4: f16; body: rot4; recent 10%: rot8; window 33: int8", 9, 3, 96, 0, 0, 0},
+    {"body: kivi2; residual 128: f16", 6, 2, 64, 0, 8, 0},
+    {"body: asym4; window 20: f16", 4, 4, 80, 0, 0, 0},
+    {"sink 4: f16; body: rot4; window 40: f16", 4, 1, 128, 75, 0, 0},
+};
+
+enum { ROWS = 420, QUERIES = 11 };
+
+/* Attention of the newest tokens on the CPU: out [n_tok][n_head][d]. */
+static void attend_here(struct lk_attn a, float *out) {
+    a.out = out;
+    a.n_thread = 1;
+    a.partial =
+        malloc(lk_attn_partial_floats(a.n_head, a.n_head_kv, a.d_head, a.n_tok, 1) * sizeof(float));
+    a.scratch = aligned_alloc(64, lk_attn_scratch_floats(a.d_head) * sizeof(float));
+    lk_attn_items(&a, 0, 1);
+    lk_attn_combine(&a, lk_attn_ranges(&a, a.k, a.v), 0, 1);
+    free(a.partial), free(a.scratch);
+}
+
+/* The same by the device, LK_DEVICE_TOKENS tokens at a time; partials and packets are its own. */
+static void attend_there(struct lk_device *device, struct lk_attn a, float *out) {
+    size_t n = (size_t)a.n_tok * a.n_head, wide = (size_t)a.d_head + LK_ATTN_SUMS;
+    float *partial = malloc(n * wide * sizeof *partial);
+    uint64_t there;
+    assert_int_equal(device->call->alloc(device, n * wide * sizeof(float), &there, NULL), LK_OK);
+    a.partial = (float *)(uintptr_t)there;
+    for (int t = 0; t < a.n_tok; t += LK_DEVICE_TOKENS) {
+        struct lk_device_attend call;
+        lk_err err = {0};
+        int n_tok = a.n_tok - t < LK_DEVICE_TOKENS ? a.n_tok - t : LK_DEVICE_TOKENS;
+        size_t bytes = lk_attn_device_call(&a, t, n_tok, 0, NULL, &call);
+        char *packet = malloc(bytes);
+        uint64_t at;
+        assert_int_equal(device->call->alloc(device, bytes, &at, NULL), LK_OK);
+        assert_int_equal(lk_attn_device_call(&a, t, n_tok, at, packet, &call), bytes);
+        assert_int_equal(device->call->upload(device, at, packet, bytes, NULL), LK_OK);
+        if (device->call->attend(device, &call, NULL, 1, &err)) fail_msg("%s", err.msg);
+        assert_int_equal(device->call->sync(device, NULL), LK_OK);
+        device->call->free(device, at, bytes);
+        free(packet);
+    }
+    assert_int_equal(device->call->download(device, partial, there, n * wide * sizeof(float), NULL),
+                     LK_OK);
+    device->call->free(device, there, n * wide * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        for (int c = 0; c < a.d_head; c++)
+            out[i * a.d_head + c] = partial[i * wide + c] / partial[i * wide + a.d_head + 1];
+    free(partial);
+}
+
+static void check(struct lk_device *device, const struct setup *s, unsigned seed) {
+    static const uint8_t is_swa[] = {1};
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = s->n_head_kv, .d_head = s->d_head};
+    if (s->n_swa) shape.n_swa = s->n_swa, shape.is_swa = is_swa;
+    struct lk_ledger ledger = {0};
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+    struct random r = {seed};
+    assert_int_equal(lk_recipe_parse(&recipe, s->recipe, NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+    size_t width = (size_t)s->n_head_kv * s->d_head, n_q = (size_t)s->n_head * s->d_head;
+    float *x[2], *q = malloc(ROWS * n_q * sizeof *q);
+    for (int side = 0; side < 2; side++) x[side] = malloc(ROWS * width * sizeof(float));
+    for (size_t i = 0; i < ROWS * width; i++)
+        x[0][i] = random_gauss(&r) + (float)(i % 5), x[1][i] = random_gauss(&r);
+    for (size_t i = 0; i < ROWS * n_q; i++) q[i] = random_gauss(&r);
+
+    int done = 0, steps[] = {200, 37, 1, 100, 1, 70, QUERIES};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        int n = steps[i];
+        assert_int_equal(lk_cache_prepare(cache, 0, 1, n, n, NULL), LK_OK);
+        for (int side = 0; side < 2; side++) {
+            if (side == LK_K) lk_cache_observe(cache, 0, q + done * n_q, n, s->n_head);
+            assert_int_equal(lk_cache_append(cache, 0, side, x[side] + done * width, n, NULL),
+                             LK_OK);
+        }
+        done += n;
+        struct lk_attn a = {.k = &cache->kv[0][LK_K],
+                            .v = &cache->kv[0][LK_V],
+                            .kernels = lk_kernels_choose("reference"),
+                            .n_head = s->n_head,
+                            .n_head_kv = s->n_head_kv,
+                            .d_head = s->d_head,
+                            .n_tok = n < QUERIES ? n : QUERIES,
+                            .scale = 0.1f,
+                            .alibi_max_bias = s->alibi,
+                            .softcap = s->softcap};
+        a.q = q + (done - a.n_tok) * n_q;
+        size_t n_out = a.n_tok * n_q;
+        float *want = malloc(n_out * sizeof *want), *got = malloc(n_out * sizeof *got);
+        assert_null(lk_attn_device_refuses(&a));
+        attend_here(a, want);
+        attend_there(device, a, got);
+        double error = 0, energy = 0;
+        for (size_t j = 0; j < n_out; j++)
+            error += (got[j] - want[j]) * (double)(got[j] - want[j]),
+                energy += want[j] * (double)want[j];
+        if (!(error < 1e-6 * energy))
+            fail_msg("%s, %d rows: NMSE %.2e", s->recipe, done, error / energy);
+        free(want), free(got);
+        for (int side = 0; side < 2; side++)
+            assert_int_equal(lk_cache_age(cache, 0, side, NULL), LK_OK);
+    }
+    free(q), free(x[0]), free(x[1]);
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
+static void a_device_attends_as_the_cpu(void **state) {
+    lk_err err = {0};
+    struct lk_device *device;
+    if (lk_device_open("emulated", &device, &err)) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++)
+        check(device, &setups[i], (unsigned)i + 1);
+    lk_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_device_attends_as_the_cpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
