@@ -1,6 +1,6 @@
-/* A call of attention as a device's command: the levels of K and V as segments, and what the kernels
- * read besides blocks (tables of their addresses, channel statistics, rotations) in one packet,
- * which the caller copies to the device. */
+/* A call of attention as a device's command: the levels of K and V as segments, and what the
+ * kernels read besides blocks (tables of their addresses, channel statistics, rotations) in one
+ * packet, which the caller copies to the device. */
 #ifndef LK_ATTENTION_DEVICE_CALL_H
 #define LK_ATTENTION_DEVICE_CALL_H
 
