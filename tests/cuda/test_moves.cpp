@@ -3,6 +3,7 @@ extern "C" {
 #include "codec/codec.h"
 #include "codec/f16.h"
 #include "device/moves.h"
+#include "support_emulated.h"
 #include "test.h"
 }
 #include "cuda/move.cuh"
@@ -356,6 +357,19 @@ void selects(void **state) {
     assert_memory_equal(got.data(), chosen.data(), got.size() * sizeof(float));
 }
 
+/* A cache's moves are commands. */
+void follows_a_cache(void **state) {
+    (void)state;
+    auto execute = [](struct lk_device_move *move, int n) {
+        run(std::vector<struct lk_device_move>(move, move + n), n % 2 == 1);
+    };
+    char text[256];
+    for (int recipe = 0; recipe < N_MOVE_RECIPES; recipe++) {
+        int n = check_move_commands(recipe, execute, text, sizeof text);
+        if (n < 10) fail_msg("recipe %d, %d moves: %s", recipe, n, text);
+    }
+}
+
 /* What kernels cannot do has a reason. */
 void refuses(void **state) {
     (void)state;
@@ -379,8 +393,9 @@ void refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encodes),  cmocka_unit_test(decodes), cmocka_unit_test(ages),
-        cmocka_unit_test(replaces), cmocka_unit_test(selects), cmocka_unit_test(refuses),
+        cmocka_unit_test(encodes),         cmocka_unit_test(decodes), cmocka_unit_test(ages),
+        cmocka_unit_test(replaces),        cmocka_unit_test(selects), cmocka_unit_test(refuses),
+        cmocka_unit_test(follows_a_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

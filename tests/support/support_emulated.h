@@ -6,6 +6,7 @@
 #include "sidecar/basis.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* lk_project_add of head `head` of a group: z [n] += the first `rank` components of x [n][d_head],
@@ -26,5 +27,13 @@ void less_absorb_on_cpu(const struct lk_device_less *less, float *state, const f
                         const float *v);
 void less_read_on_cpu(const struct lk_device_less *less, const float *state, int head,
                       const float *q, float *mean, float *log_sum);
+
+/* Let a cache with recipe number `recipe` (0 to N_MOVE_RECIPES - 1) take rows and age, and compare
+ * what the commands of each move (cache/move_command.h) write with what the move does on the CPU.
+ * execute: runs commands [n] in the memory of the process. Returns the number of moves; 0: *text
+ * [cap] says what differs. */
+enum { N_MOVE_RECIPES = 10 };
+int check_move_commands(int recipe, void (*execute)(struct lk_device_move *move, int n), char *text,
+                        size_t cap);
 
 #endif

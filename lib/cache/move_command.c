@@ -1,0 +1,88 @@
+/* Moves as commands for a device. */
+#include "cache/move_command.h"
+
+#include "device/moves.h"
+
+static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
+
+const char *lk_move_refused(const struct lk_kv *kv) {
+    for (int i = 0; i < kv->n_level; i++)
+        for (int part = 0; part < kv->level[i].n_part; part++) {
+            struct lk_part p = lk_kv_part(kv, i, part);
+            struct lk_device_packing packing;
+            const char *reason = lk_device_packing_of(&p, &packing);
+            if (reason) return reason;
+            if (!kv->level[i].part && !kv->rule[i].n_other) break; /* parts are equal */
+        }
+    return NULL;
+}
+
+bool lk_move_projects(const struct lk_move *move) {
+    const struct lk_kv *kv = move->kv;
+    return kv->level[move->to].basis && (move->x || !kv->level[move->from].basis);
+}
+
+/* Rows of a level from part `part` on, in blocks that start with row `row` of the first. */
+static struct lk_device_move_rows level_rows(const struct lk_move *move, int level, int part,
+                                             const lk_block *block, int row,
+                                             const struct lk_sigma_addresses *sigma) {
+    const struct lk_kv *kv = move->kv;
+    const struct lk_level *of = &kv->level[level];
+    struct lk_part p = lk_kv_part(kv, level, part);
+    struct lk_device_move_rows rows = {
+        .part_bytes = of->head_bytes, .offset = lk_level_part_offset(of, part), .first = row};
+    (void)lk_device_packing_of(&p, &rows.coding);
+    for (int b = 0; b < LK_MOVE_BLOCKS && b < LK_DEVICE_MOVE_BLOCKS; b++)
+        rows.block[b] = address(lk_block_host(kv->arena, block[b]));
+    if (p.codec->sigma) {
+        const struct lk_equalizer *equalizer = lk_kv_equalizer(kv, level);
+        rows.sigma = sigma->of[of->basis != NULL] +
+                     (uint64_t)part * equalizer->stride * sizeof *equalizer->sigma;
+        rows.sigma_stride = equalizer->stride;
+    }
+    return rows;
+}
+
+/* Plain float rows at `at`, from part `part` on: parts are `apart` floats apart, rows `stride`. */
+static struct lk_device_move_rows float_rows(uint64_t at, int d, int part, size_t apart,
+                                             size_t stride) {
+    return (struct lk_device_move_rows){.at = at,
+                                        .row_bytes = stride * sizeof(float),
+                                        .part_bytes = apart * sizeof(float),
+                                        .offset = part * apart * sizeof(float),
+                                        .coding = lk_device_plain(LK_ROWS_F32, d)};
+}
+
+/* Where the rows come from. */
+static struct lk_device_move_rows source_rows(const struct lk_move *move, int part,
+                                              const struct lk_sigma_addresses *sigma,
+                                              uint64_t latents) {
+    const struct lk_kv *kv = move->kv;
+    const struct lk_level *to = &kv->level[move->to];
+    int d = lk_level_part_channels(to, part);
+    if (lk_move_projects(move))
+        return float_rows(latents, d, part, (size_t)to->d_part, (size_t)to->n_part * to->d_part);
+    if (move->x)
+        return float_rows(address(move->x), d, part, lk_move_offset(kv, to, 1), lk_kv_width(kv));
+    return level_rows(move, move->from, part, move->from_block, move->from_row, sigma);
+}
+
+/* Do the parts of a level differ? */
+static bool parts_differ(const struct lk_kv *kv, int level) {
+    return kv->level[level].part || kv->rule[level].n_other;
+}
+
+int lk_move_commands(const struct lk_move *move, const struct lk_sigma_addresses *sigma,
+                     uint64_t latents, struct lk_device_move *out) {
+    const struct lk_kv *kv = move->kv;
+    bool differ = parts_differ(kv, move->to) || (!move->x && parts_differ(kv, move->from));
+    int n = 0, step = differ ? 1 : move->end_part - move->first_part;
+    for (int part = move->first_part; part < move->end_part; part += step)
+        out[n++] = (struct lk_device_move){
+            .from = source_rows(move, part, sigma, latents),
+            .to = level_rows(move, move->to, part, move->to_block, move->to_row, sigma),
+            .kind = move->replaces ? LK_MOVE_REPLACE : LK_MOVE_APPEND,
+            .n_row = move->n,
+            .n_part = step};
+    return n;
+}

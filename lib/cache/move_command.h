@@ -1,0 +1,27 @@
+/* Moves as commands for a device. */
+#ifndef LK_CACHE_MOVE_COMMAND_H
+#define LK_CACHE_MOVE_COMMAND_H
+
+#include "cache/move.h"
+#include "device/commands.h"
+
+/* Channel statistics of K or V of a layer in the memory of the device: of rows, of latents, as in
+ * lk_kv.equalizer. 0: there are none. */
+struct lk_sigma_addresses {
+    uint64_t of[2];
+};
+
+/* Why a device cannot encode the levels of a kv: a static string, or NULL. */
+const char *lk_move_refused(const struct lk_kv *kv);
+
+/* Must the rows of the move be projected first? Its commands then start from latents. */
+bool lk_move_projects(const struct lk_move *move);
+
+/* Write the commands that do what the move does into out, which has room for end_part - first_part
+ * of them. Blocks, and move->x, are addresses of the device. Returns how many commands there are:
+ * one, or one for each part if parts differ. The levels are not refused, and rows of a move that
+ * projects are at `latents`: float [n][n_part][d_part] of the target level. */
+int lk_move_commands(const struct lk_move *move, const struct lk_sigma_addresses *sigma,
+                     uint64_t latents, struct lk_device_move *out);
+
+#endif
