@@ -6,6 +6,7 @@
  *     check
  *     attend ...             attend_job.cpp
  *     encode ..., age ...    move_job.cpp
+ *     latent ...             latent_job.cpp
  *
  * `us` is the median time of one launch, `sd` its standard deviation over `repeats` repetitions of
  * a graph of launches. `emulate=1` at the end of a job makes the sizes small. */
@@ -89,6 +90,8 @@ answer run_card(bench_card &card, const job &j) {
 
 /* ---- jobs ---- */
 
+answer run(bench_card &card, const job &j);
+
 /* All jobs whose results are compared, at small sizes. */
 answer run_check(bench_card &card) {
     static const char *const checks[] = {
@@ -103,11 +106,15 @@ answer run_check(bench_card &card) {
         "encode heads=2/2 d=128 rows=64 k=rot4 v=rot4 emulate=1",
         "encode heads=14/2 d=64 rows=32 k=rot8 v=kivi4 emulate=1",
         "age heads=2/2 d=128 rows=64 from=rot4/rot4 k=rot3 v=rot2 emulate=1",
+        "latent heads=4/4 d=128 batch=1 rows=650 queries=1 k=rot4 v=rot4 k_rank=128 v_rank=384 "
+        "rope=before emulate=1",
+        "latent heads=8/8 d=128 batch=2 rows=300 queries=1 k=rot3 v=rot4 k_rank=128 v_rank=384 "
+        "rope=before fold=1 emulate=1",
     };
     answer worst;
     for (const char *check : checks) {
         job j(check);
-        answer a = j.kind == "attend" ? run_attend(card, j) : run_move(card, j);
+        answer a = run(card, j);
         if (!a.skipped.empty() || !a.failed.empty() || !(a.nmse < 1e-5))
             return failed(j.line + ": " + a.skipped + a.failed + " NMSE " + std::to_string(a.nmse));
         worst.nmse = std::max(worst.nmse, a.nmse), worst.repeats++;
@@ -120,6 +127,7 @@ answer run(bench_card &card, const job &j) {
     if (j.kind == "check") return run_check(card);
     if (j.kind == "attend") return run_attend(card, j);
     if (j.kind == "encode" || j.kind == "age") return run_move(card, j);
+    if (j.kind == "latent") return run_latent(card, j);
     return skipped("no kernels for '" + j.kind + "' yet");
 }
 

@@ -75,13 +75,11 @@ def build_kernels(nvcc, folder, say):
     library = os.path.join(build_dir(), "liblowkey.a")
     if not os.path.exists(library):
         raise RuntimeError(f"{library} is missing: scripts/build")
-    with open(os.path.join(build_dir(), "lowkey-link.txt"), encoding="utf-8") as file:
-        libraries = [word for word in file.read().split() if not word.startswith(("-I", "-Wl"))]
     work = os.path.join(folder, "objects")
     os.makedirs(work, exist_ok=True)
     sources = [path for path in sorted(glob.glob(os.path.join(TOP, "bench", "gpu", "*.cpp"))) if "rivals" not in path]
     sources += [path for path in sorted(glob.glob(os.path.join(TOP, "lib", "cuda", "*.cu"))) if not os.path.basename(path).startswith("module")]
-    flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", *("-I" + os.path.join(TOP, part) for part in ("lib", "include", "bench")),
+    flags = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", *("-I" + os.path.join(TOP, part) for part in ("lib", "include", "bench", os.path.join("tests", "support"))),
              *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES)]
     jobs, objects = [], []
     for source in sources:
@@ -90,8 +88,11 @@ def build_kernels(nvcc, folder, say):
         if os.path.exists(objects[-1]) and os.path.getmtime(objects[-1]) < newest(source):
             os.remove(objects[-1])
         jobs.append((name, [nvcc, *flags, "-x", "cu", "-c", source], objects[-1]))
+    fold = os.path.join(TOP, "tests", "support", "rope_fold.c")
+    objects.append(os.path.join(work, "rope_fold.o"))
+    jobs.append(("rope_fold.c", ["cc", "-O2", *(f for f in flags if f.startswith("-I")), "-c", fold], objects[-1]))
     compile_all(jobs, say)
-    subprocess.run([nvcc, "-cudart", "static", *objects, library, *libraries, "-lpthread", "-o", os.path.join(folder, "kernels")], check=True)
+    subprocess.run([nvcc, "-cudart", "static", *objects, library, "-o", os.path.join(folder, "kernels")], check=True)
 
 
 def newest(source):
