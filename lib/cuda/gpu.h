@@ -32,7 +32,6 @@ struct gpu_device {
     struct gpu_card card;
     std::mutex lock; /* one call at a time */
     gpu_stream stream;
-    gpu_event event; /* for waiting of and for other streams */
     struct gpu_ring ring;
     struct gpu_buffer commands; /* of the calls that are being executed, in the stream's order */
     struct gpu_buffer scratch, tickets;

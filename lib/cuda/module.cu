@@ -3,7 +3,9 @@
  * All commands of a device are issued to its stream, so they take effect in the order of the calls.
  * Structs of a command reach the card through a ring of pinned memory, and lie in one buffer there
  * that later commands overwrite: the stream's order makes that safe. */
+#include "codec/codec.h"
 #include "cuda/gpu.h"
+#include "device/commands.h"
 
 #include <new>
 #include <stdio.h>
@@ -178,7 +180,6 @@ void device_close(struct lk_device *device) {
     for (struct gpu_buffer *buffer : {&gpu->commands, &gpu->scratch, &gpu->tickets})
         gpu_free(address(buffer->at));
     close_ring(&gpu->ring);
-    gpu_event_destroy(gpu->event);
     gpu_stream_destroy(gpu->stream);
     delete gpu;
 }
@@ -212,6 +213,7 @@ lk_status device_move(struct lk_device *device, const struct lk_device_move *mov
                       const struct lk_move *, size_t n, lk_err *err) {
     struct gpu_device *gpu = gpu_device_of(device);
     guard locked(gpu->lock);
+    if (!move && n > 0) return failed(err, LK_E_ARG, "moves", "no commands");
     return gpu_run_moves(gpu, move, n, err);
 }
 
@@ -219,16 +221,28 @@ lk_status device_attend(struct lk_device *device, const struct lk_device_attend 
                         const struct lk_attn *, size_t n, lk_err *err) {
     struct gpu_device *gpu = gpu_device_of(device);
     guard locked(gpu->lock);
+    if (!call && n > 0) return failed(err, LK_E_ARG, "attention", "no commands");
     return gpu_run_attention(gpu, call, n, err);
 }
 
 lk_status device_score(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
                        bool, uint64_t, lk_err *err) {
-    return failed(err, LK_E_UNSUPPORTED, "attention scores", "not built");
+    return failed(err, LK_E_UNSUPPORTED, "attention scores", "not on this device");
 }
 
-const char *device_refuses(const struct lk_device *, const struct lk_device_needs *) {
-    return "its attention is not built";
+/* What commands cannot say, by name; then, that sessions do not give this device commands yet. */
+const char *device_refuses(const struct lk_device *, const struct lk_device_needs *needs) {
+    uint32_t coded = needs->coding[0] | needs->coding[1];
+    if (needs->divided) return "several processes share the rows, which lie in their own memory";
+    if (coded >> LK_ADDED & 1) return "a codec is the program's own";
+    if (needs->latents_pre || needs->latents_post) return "rows are latents";
+    if (needs->d_head > LK_DEVICE_MAX_HEAD || needs->d_head_swa > LK_DEVICE_MAX_HEAD)
+        return "heads have too many channels";
+    if (needs->shift) return "sinks keep their distance (shift)";
+    if (needs->reads_share) return "a share of the tiles is read (read N%)";
+    if (needs->scores) return "a policy needs attention scores";
+    if (needs->absorbs) return "evicted rows go into sums";
+    return "sessions do not give it commands yet";
 }
 
 const struct lk_device_functions the_functions = {
@@ -247,7 +261,6 @@ lk_status module_open(int number, struct lk_device **device, lk_err *err) {
     }
     if (!error) error = gpu_select(number);
     if (!error) error = gpu_stream_create(&gpu->stream);
-    if (!error) error = gpu_event_create(&gpu->event);
     if (!error) error = open_ring(gpu);
     gpu->number = number;
     gpu->device.self = gpu;
