@@ -22,8 +22,6 @@ WF latent_work latent_work_of(const struct lk_device_latent_launch &a, const gpu
                                             w.head / a.v_heads;
     w.k_rank = k->rank, w.k_offset = k->offset, w.v_rank = v->rank, w.v_offset = v->offset;
     w.skip = (int)(seg.k.first % 128);
-    w.first_tile = (int)(seg.k.first / 32), w.end_tile = (int)((seg.k.first + seg.n_row + 31) / 32);
-    w.tile0 = (int)(seg.k.first / 128 * 4), w.v_shift = (int)(seg.v.first / 32) - w.first_tile;
     int64_t position = call->position - w.skip; /* of the first row of chunk 0 */
     w.coarse = (int)(position / 128), w.fine = (int)(position % 128);
     int lo, hi, end, unused;
@@ -37,14 +35,16 @@ WF latent_work latent_work_of(const struct lk_device_latent_launch &a, const gpu
     return w;
 }
 
-/* Addresses of the part's tiles of a chunk, in lanes 0 to 3. Tiles that do not exist are replaced
- * by ones that do. */
-WF P latent_tiles(uint64_t table, const latent_work &w, int chunk, int shift, uint32_t part) {
-    int tile0 = w.tile0 + 4 * chunk;
-    U tile = (lane_id() & 3u) + (uint32_t)tile0;
-    tile = sel(tile < (uint32_t)w.first_tile, splat((uint32_t)w.first_tile), tile);
-    tile = sel(tile < (uint32_t)w.end_tile, tile, splat((uint32_t)w.end_tile - 1));
-    return add(ldtabp(table, tile + (uint32_t)shift), part);
+/* Addresses of a part's tiles of a chunk in K's or V's blocks, in lanes 0 to 3. Tiles that have no
+ * row of the segment are replaced by ones that do. */
+WF P latent_tiles(const latent_work &w, bool of_v, int chunk) {
+    const struct lk_device_segment &seg = w.call->segment;
+    uint32_t first = seg.k.first / 32, end = (seg.k.first + (uint32_t)seg.n_row + 31) / 32;
+    U tile = (lane_id() & 3u) + (seg.k.first / 128 * 4 + 4u * (uint32_t)chunk);
+    tile = sel(tile < first, splat(first), tile);
+    tile = sel(tile < end, tile, splat(end - 1));
+    if (of_v) tile = tile + (seg.v.first / 32 - first);
+    return add(ldtabp(of_v ? seg.v.table : seg.k.table, tile), of_v ? w.v_offset : w.k_offset);
 }
 
 /* A K warp: chunks half, half + 2, ... of the block. */
@@ -54,7 +54,6 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
     int half = warp >> 2, i = warp & 3, n_chunk = w.to > w.from ? w.to - w.from : 0;
     uint32_t bytes = 4u * sh::KB * w.k_rank + 64u;
     U lane = lane_id();
-    uint64_t table = w.call->segment.k.table;
     int stage = half % sh::KST;
     S tiles = shared + sh::k + stage * 4 * sh::K_TILE, k_full = bar.k_full + 8 * stage,
       k_empty = bar.k_empty + 8 * stage, scores = shared + sh::scores + half * sh::COLS * 512,
@@ -70,7 +69,7 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
              bar.rope, 0, 1);
     }
     if (i == 0 && half < sh::KST && half < n_chunk)
-        bulk(tiles, latent_tiles(table, w, w.from + half, 0, w.k_offset), bytes, k_full, 0, 4);
+        bulk(tiles, latent_tiles(w, false, w.from + half), bytes, k_full, 0, 4);
     barrier_wait(bar.up, 0);
     barrier_wait(bar.rope, 0);
     for (int c = warp; c < sh::COLS; c += sh::K_WARPS) latent_query<sh>(a, w, shared, c);
@@ -108,7 +107,7 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
         if (slow) latent_slow_scores<sh>(w.call->k_mean != 0, shared, folded, mean, x, scores, i);
         barrier_arrive(bar.done + 8 * half);
         if (i == 0 && n + sh::KST < n_chunk) {
-            P next = latent_tiles(table, w, w.from + n + sh::KST, 0, w.k_offset);
+            P next = latent_tiles(w, false, w.from + n + sh::KST);
             barrier_wait(k_empty, loaded);
             bulk(tiles, next, bytes, k_full, 0, 4);
         }
@@ -124,13 +123,11 @@ WF void latent_v_warp(const struct lk_device_latent_launch &a, const latent_work
                       const latent_bars<sh> &bar, S shared, int warp) {
     int n_chunk = w.to > w.from ? w.to - w.from : 0;
     uint32_t bytes = 4u * sh::VB * w.v_rank + 64u;
-    uint64_t table = w.call->segment.v.table;
     latent_sums<sh> x;
     latent_begin<sh>(x);
     if (warp == 0)
         for (int n = 0; n < sh::VST && n < n_chunk; n++)
-            bulk(shared + sh::v + n * 4 * sh::V_TILE,
-                 latent_tiles(table, w, w.from + n, w.v_shift, w.v_offset), bytes,
+            bulk(shared + sh::v + n * 4 * sh::V_TILE, latent_tiles(w, true, w.from + n), bytes,
                  bar.v_full + 8 * n, 0, 4);
     block_sync();
     for (int n = 0; n < n_chunk; n++) {
@@ -149,7 +146,7 @@ WF void latent_v_warp(const struct lk_device_latent_launch &a, const latent_work
         latent_values<sh>(tiles, w.v_rank, weights, factors, warp, x);
         barrier_arrive(bar.v_empty + 8 * stage);
         if (warp == 0 && n + sh::VST < n_chunk) {
-            P next = latent_tiles(table, w, w.from + n + sh::VST, w.v_shift, w.v_offset);
+            P next = latent_tiles(w, true, w.from + n + sh::VST);
             barrier_wait(bar.v_empty + 8 * stage, (uint32_t)(n / sh::VST) & 1);
             bulk(tiles, next, bytes, bar.v_full + 8 * stage, 0, 4);
         }

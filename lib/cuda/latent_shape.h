@@ -125,10 +125,8 @@ struct latent_work {
     int col0, n_col; /* its first query of a KV head, and the number of those in the call */
     int from, to;    /* chunks */
     int skip;        /* rows of chunk 0 that are before the segment */
-    int first_tile, end_tile; /* tiles of K's table that have rows of the segment */
-    int tile0, v_shift;       /* K's tile at chunk 0; V's tile of a row minus K's */
-    int coarse;               /* number of the coarse angle of chunk 0 */
-    int fine;                 /* and of the fine one */
+    int coarse;      /* number of the coarse angle of chunk 0 */
+    int fine;        /* and of the fine one */
     uint32_t k_rank, v_rank, k_offset, v_offset;
 };
 

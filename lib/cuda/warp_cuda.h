@@ -295,6 +295,34 @@ WF void copy_wait(S bar, uint32_t phase) { barrier_wait(bar, phase); }
 WF void cluster_sync() { __syncthreads(); }
 WF S peer(S s, uint32_t) { return s; }
 WF F ldsf_peer(S s, U o) { return ldsf(s, o); }
+WF void barrier_init(S bar, uint32_t count) {
+    ONE_LANE asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+WF void barrier_fence() {}
+WF void barrier_arrive(S bar) {
+    __syncwarp();
+    ONE_LANE asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.shared.b64 t, [%0];\n}" ::"r"(bar)
+                          : "memory");
+}
+WF void barrier_wait(S bar, uint32_t phase) {
+    asm volatile(
+        "{\n.reg .pred p;\nLAB_WAIT_%=: mbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n"
+        "@p bra LAB_DONE_%=;\nbra LAB_WAIT_%=;\nLAB_DONE_%=:\n}" ::"r"(bar),
+        "r"(phase)
+        : "memory");
+}
+/* The copies have ended when the function returns. */
+WF void bulk(S to, P from, uint32_t bytes, S bar, uint32_t first, uint32_t n) {
+    __syncwarp();
+    for (uint32_t i = 0; i < n; i++) {
+        P p = (P)__shfl_sync(~0u, (unsigned long long)from, first + i);
+        for (uint32_t at = lane_id() * 16; at < bytes; at += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * bytes + at),
+                         "l"(p + at));
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    barrier_arrive(bar);
+}
 WF void copy_init(S) {}
 WF void copy_begin(S to, P from, uint32_t bytes, S, uint32_t first) {
     __syncwarp();
