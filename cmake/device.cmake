@@ -53,9 +53,12 @@ endif()
 # lk_emulated(target): how C++ sources that emulate a GPU's warps are compiled. A lane's value is an array of 32, so
 # instrumented or well optimized code of unrolled kernels takes minutes to compile. Products are rounded as on the GPU.
 function(lk_emulated target)
+  set(level -O1)
+  if(LOWKEY_SANITIZE)
+    set(level -O0)
+  endif()
   target_compile_features(${target} PRIVATE cxx_std_17)
-  target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${LOWKEY_SANITIZE}>,-O0,-O1> -ffp-contract=off -fno-var-tracking -Wno-unknown-pragmas>)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${level};-ffp-contract=off;-fno-var-tracking;-Wno-unknown-pragmas>")
 endfunction()
 
 if(LOWKEY_TESTS AND NOT LOWKEY_CORE)
