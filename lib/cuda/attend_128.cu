@@ -3,7 +3,8 @@
 #include "cuda/attend_entries.h"
 
 static constexpr uint32_t BEST = attend_pair(3, 2) | attend_pair(4, 4);
-static constexpr uint32_t OTHER = attend_pair(2, 2) | attend_pair(4, 2) | attend_pair(4, 4);
+static constexpr uint32_t OTHER = attend_pair(2, 2) | attend_pair(3, 3) | attend_pair(4, 2) |
+                                  attend_pair(4, 3) | attend_pair(4, 4);
 
 const attend_entry attend_entries_128[] = {
     attend_entry_of<128, 1, BEST, 12, 8>(), attend_entry_of<128, 1, BEST, 12, 1>(),

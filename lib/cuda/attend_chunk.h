@@ -131,7 +131,7 @@ template <int D, int KB, int VB> struct attend_lane {
     U g, t, u;      /* u = g % 2 */
     U k_at, v_at;   /* the lane's tile of K, of V, for scores and scales */
     U k2_at, k1_at; /* its pieces of K's codes, of the plane of third bits */
-    U v2_at;        /* its pieces of V's codes */
+    U v2_at, v1_at; /* its pieces of V's codes, of the plane of third bits */
     S k_tiles, v_tiles, weights;
     U k_t0, v_t0; /* first words of the codebooks, kept in registers */
 };
@@ -144,11 +144,13 @@ template <int D, int KB, int VB> WF attend_lane<D, KB, VB> attend_lane_of(S ring
     x.v_at = (x.g >> 1) * (uint32_t)attend_v_bytes(D, VB);
     x.k2_at = x.k_at + x.t * (KB == 4 ? 128u : 64u) + x.u * 16u;
     x.k1_at = x.k_at + x.t * 32u + x.u * 16u + (uint32_t)(8 * D);
-    if constexpr (VB == 2)
+    if constexpr (VB < 4)
         x.v2_at = (x.t >> 1) * (uint32_t)attend_v_bytes(D, VB) + (x.t & 1u) * 32u +
                   (x.g >> 1) * 64u + x.u * 16u;
     else
         x.v2_at = x.t * 32u + (x.g >> 1) * 128u + x.u * 16u;
+    x.v1_at = (x.t >> 1) * (uint32_t)attend_v_bytes(D, VB) + (x.g >> 1) * 32u + x.u * 16u +
+              (uint32_t)(8 * D);
     x.k_tiles = ring, x.v_tiles = ring + 4 * attend_k_bytes(D, KB);
     x.weights = x.v_tiles + 4 * attend_v_bytes(D, VB);
     x.k_t0 = opaque_u(splat(attend_book<KB>::t0)), x.v_t0 = opaque_u(splat(attend_book<VB>::t0));
@@ -397,7 +399,7 @@ WF void attend_get_weights(const attend_lane<D, KB, VB> &x, U w[HPL][8]) {
     for (int h = 0; h < HPL; h++) {
         U column = HPL == 1 ? (x.g >> 1) + (x.g & 1u) * 4u : x.g + (uint32_t)(8 * h);
         U from = column * (uint32_t)ATTEND_WEIGHTS;
-        if constexpr (VB == 2) { /* tile 2 two + t / 2, rows 16 (t % 2) .. */
+        if constexpr (VB < 4) { /* tile 2 two + t / 2, rows 16 (t % 2) .. */
 #pragma unroll
             for (int two = 0; two < 2; two++) {
                 U4 y = lds128(x.weights, from + x.t * 16u + (uint32_t)(64 * two));
@@ -419,19 +421,30 @@ WF void attend_get_weights(const attend_lane<D, KB, VB> &x, U w[HPL][8]) {
 
 /* ---- values ---- */
 
+/* Third bits of V's codes, bits 0 to 3 of each byte, into selectors of even and odd fields. */
+WF void attend_third_bits(const U &bits, U *even, U *odd) {
+    *even |= ((bits << 2) & 0x04040404u) | ((bits << 4) & 0x40404040u);
+    *odd |= ((bits << 1) & 0x04040404u) | ((bits << 3) & 0x40404040u);
+}
+
 /* Add the products of weights and codes of V. */
 template <int D, int KB, int VB, int HPL>
 WF void attend_add_values(const attend_lane<D, KB, VB> &x, const U w[HPL][8],
                           const attend_factors<HPL> &f, attend_sums<D, HPL> &out) {
-    constexpr uint32_t STEP = VB == 2 ? 256 : 512, PIECE = attend_v_bytes(D, VB);
+    constexpr uint32_t STEP = VB < 4 ? 256 : 512, PIECE = attend_v_bytes(D, VB);
 #pragma unroll
     for (int n = 0; n < D / 32; n++) {
-        U4 piece[VB == 2 ? 2 : 4]; /* VB 2: of tiles 2 i and 2 i + 1; else of tile i */
-        constexpr int N = VB == 2 ? 2 : 4;
+        constexpr int N = VB < 4 ? 2 : 4;
+        U4 piece[N], third[N]; /* VB < 4: of tiles 2 i and 2 i + 1; else of tile i */
 #pragma unroll
         for (int i = 0; i < N; i++)
-            piece[i] = lds128(x.v_tiles, x.v2_at + (VB == 2 ? 2u : 1u) * (uint32_t)i * PIECE +
+            piece[i] = lds128(x.v_tiles, x.v2_at + (VB < 4 ? 2u : 1u) * (uint32_t)i * PIECE +
                                              (uint32_t)n * STEP);
+#pragma unroll
+        for (int i = 0; VB == 3 && i < N; i++) {
+            third[i] = lds128(x.v_tiles, x.v1_at + (uint32_t)(2 * i) * PIECE + (uint32_t)(128 * n));
+            for (int j = 0; j < 4; j++) third[i].v[j] = shrv(third[i].v[j], (x.t & 1u) * 4u);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             I4 c[HPL];
@@ -442,19 +455,21 @@ WF void attend_add_values(const attend_lane<D, KB, VB> &x, const U w[HPL][8],
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     U y = piece[k].v[i + j];
-                    if constexpr (VB == 2) {
-                        attend_lookup<2>(y & 0x33333333u, &r[j][0], &r[j][1], x.v_t0);
-                        attend_lookup<2>((y >> 2) & 0x33333333u, &r[j][2], &r[j][3], x.v_t0);
+                    if constexpr (VB < 4) {
+                        U even = y & 0x33333333u, odd = (y >> 2) & 0x33333333u;
+                        if constexpr (VB == 3) attend_third_bits(third[k].v[i + j], &even, &odd);
+                        attend_lookup<VB>(even, &r[j][0], &r[j][1], x.v_t0);
+                        attend_lookup<VB>(odd, &r[j][2], &r[j][3], x.v_t0);
                     } else {
                         attend_lookup<VB>(y, &r[j][0], &r[j][1], x.v_t0);
                     }
                 }
 #pragma unroll
                 for (int h = 0; h < HPL; h++) {
-                    constexpr int PER = VB == 2 ? 4 : 2;
+                    constexpr int PER = VB < 4 ? 4 : 2;
                     mma_su(c[h], r[0][0], r[1][0], r[0][1], r[1][1], w[h][PER * k],
                            w[h][PER * k + 1]);
-                    if constexpr (VB == 2)
+                    if constexpr (VB < 4)
                         mma_su(c[h], r[0][2], r[1][2], r[0][3], r[1][3], w[h][PER * k + 2],
                                w[h][PER * k + 3]);
                 }

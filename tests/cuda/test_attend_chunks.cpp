@@ -3,7 +3,8 @@
 #include "attend_case.h"
 
 constexpr uint32_t BEST = attend_pair(3, 2) | attend_pair(4, 4);
-constexpr uint32_t ALL = BEST | attend_pair(2, 2) | attend_pair(4, 2);
+constexpr uint32_t ALL =
+    BEST | attend_pair(2, 2) | attend_pair(4, 2) | attend_pair(3, 3) | attend_pair(4, 3);
 
 /* The bound for codes in chunks, whose queries and weights are rounded to 16 bits. */
 #define CHUNKS 2e-8
@@ -67,7 +68,7 @@ static void best_3(void **state) {
 /* Pairs and heads of other sizes; up to 8 columns, and more in tiles of columns. */
 template <int D, int HPL> static void pairs() {
     for (int kb = 2; kb <= 4; kb++)
-        for (int vb = 2; vb <= 4; vb += 2)
+        for (int vb = 2; vb <= kb; vb++)
             for (int group : {3, 4, 7, 16}) {
                 if (HPL == 1 && group > 4 && kb != vb) continue;
                 attend_case c;
