@@ -29,6 +29,14 @@ static uint64_t put(struct packet *p, const void *from, size_t bytes) {
     return address;
 }
 
+/* Rotated levels share one prepared query, or one sum. */
+static bool mixes_sigma(const struct lk_kv *kv) {
+    bool seen[2] = {false, false};
+    for (int i = 0; i < kv->n_level; i++)
+        if (lk_codec_rotates(&kv->rule[i].codec)) seen[kv->rule[i].codec.sigma] = true;
+    return seen[0] && seen[1];
+}
+
 const char *lk_attn_device_refuses(const struct lk_attn *attn) {
     const struct lk_kv *side[] = {attn->k, attn->v};
     if (attn->read > 0) return "a share of the tiles is read (read N%)";
@@ -37,10 +45,14 @@ const char *lk_attn_device_refuses(const struct lk_attn *attn) {
         const struct lk_kv *kv = side[s];
         if (lk_kv_is_divided(kv) || kv->is_elsewhere) return "several processes share the rows";
         if (kv->evict && attn->alibi_max_bias > 0) return "rows are evicted in a model with ALiBi";
+        if (kv->d_head % 8 != 0) return "heads are not a multiple of 8 channels";
+        if (mixes_sigma(kv)) return "some levels are rotated with sigma and some without";
         for (int i = 0; i < kv->n_level; i++) {
             if (kv->rule[i].codec.coding == LK_ADDED) return "a codec is the program's own";
             if (kv->level[i].basis) return "rows are latents";
             if (kv->rule[i].shift) return "sinks keep their distance (shift)";
+            if (s == LK_V && attn->d_rope > 0 && kv->rule[i].codec.mean)
+                return "values that are keys too have a mean";
         }
     }
     return NULL;

@@ -133,7 +133,22 @@ static void a_device_attends_as_the_cpu(void **state) {
     lk_device_close(device);
 }
 
+/* Rotated levels of one side share a domain. */
+static void mixed_sigma_is_refused(void **state) {
+    struct lk_ledger ledger = {0};
+    struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = 1, .d_head = 64};
+    struct lk_cache *cache;
+    lk_recipe *recipe;
+    assert_int_equal(lk_recipe_parse(&recipe, "body: rot4; window 32: rot8(nosigma)", NULL), LK_OK);
+    assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
+    struct lk_attn a = {.k = &cache->kv[0][LK_K], .v = &cache->kv[0][LK_V], .d_head = 64};
+    assert_non_null(strstr(lk_attn_device_refuses(&a), "sigma"));
+    lk_cache_free(cache);
+    lk_recipe_free(recipe);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_device_attends_as_the_cpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_device_attends_as_the_cpu),
+                                       cmocka_unit_test(mixed_sigma_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
