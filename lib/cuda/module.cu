@@ -225,9 +225,12 @@ lk_status device_attend(struct lk_device *device, const struct lk_device_attend 
     return gpu_run_attention(gpu, call, n, err);
 }
 
-lk_status device_score(struct lk_device *, const struct lk_device_attend *, const struct lk_attn *,
-                       bool, uint64_t, lk_err *err) {
-    return failed(err, LK_E_UNSUPPORTED, "attention scores", "not on this device");
+lk_status device_score(struct lk_device *device, const struct lk_device_attend *call,
+                       const struct lk_attn *, bool last, uint64_t scores, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    if (!call) return failed(err, LK_E_ARG, "attention scores", "no commands");
+    return gpu_run_scores(gpu, call, last, scores, err);
 }
 
 /* What commands cannot say, by name; then, that sessions do not give this device commands yet. */
@@ -240,7 +243,6 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
         return "heads have too many channels";
     if (needs->shift) return "sinks keep their distance (shift)";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";
-    if (needs->scores) return "a policy needs attention scores";
     if (needs->absorbs) return "evicted rows go into sums";
     return "sessions do not give it commands yet";
 }

@@ -202,6 +202,64 @@ double attend_error(place &p, attend_problem &x) {
     return error / energy;
 }
 
+/* Weights of the rows that token t of sequence s attends to, added to want [rows][heads]. */
+void add_weights(const attend_problem &x, size_t s, int t, std::vector<double> &want) {
+    const lk_device_attend &a = x.call[s];
+    int d = x.c.d, n_head = x.c.heads * x.c.group;
+    for (int head = 0; head < n_head; head++) {
+        int h = head / x.c.group, at = 0;
+        std::vector<double> w((size_t)x.k[s].n, 0);
+        double sum = 0;
+        for (int i = 0; i < a.n_segment; i++)
+            for (int j = 0; j < a.segment[i].n_row; j++, at++) {
+                const lk_device_segment &g = a.segment[i];
+                if (j > g.before + t || (x.c.window && j <= g.before + t - x.c.window)) continue;
+                double y = 0;
+                for (int e = 0; e < d; e++)
+                    y += (double)x.q[s][((size_t)t * n_head + head) * d + e] *
+                         x.k[s].x[((size_t)at * x.c.heads + h) * d + e];
+                y *= a.scale;
+                if (x.c.softcap > 0) y = x.c.softcap * tanh(y / x.c.softcap);
+                if (x.c.alibi) y -= (double)x.slope[head] * (g.distance + t - j);
+                w[at] = exp(y);
+                sum += w[at];
+            }
+        for (int i = 0; i < at; i++) want[(size_t)i * x.c.heads + h] += w[i] / sum;
+    }
+}
+
+/* After attention, the rows' scores grow by their weights. */
+void the_device_scores_rows(void **) {
+    place p;
+    random_numbers r{5};
+    for (int i = 0; i < 25; i++) {
+        attend_case c = any_case(r, 300 + (uint64_t)i);
+        c.partial = true, c.sink = false;
+        attend_problem x(c);
+        for (size_t s = 0; s < x.call.size(); s++) {
+            bool last = i % 2;
+            lk_device_attend call = send_call(p, x, s, p.room(x.out[s].size() * sizeof(float)));
+            std::vector<float> score((size_t)x.k[s].n * c.heads);
+            for (float &y : score) y = (float)r.normal();
+            std::vector<double> want(score.begin(), score.end());
+            if (last) want.assign(want.size(), 0);
+            for (int t = last ? c.n_tok - 1 : 0; t < c.n_tok; t++) add_weights(x, s, t, want);
+            uint64_t at = p.put(score);
+            lk_err err = {};
+            if (p.device->call->attend(p.device, &call, NULL, 1, &err) ||
+                p.device->call->score(p.device, &call, NULL, last, at, &err))
+                fail_msg("%s", err.msg);
+            size_t bytes = score.size() * sizeof(float);
+            assert_int_equal(p.device->call->download(p.device, score.data(), at, bytes, NULL),
+                             LK_OK);
+            std::vector<float> expected(want.begin(), want.end());
+            double error = nmse(score.data(), expected.data(), score.size());
+            if (!(error < 1e-5)) fail_msg("case %d: error %g", i, error);
+        }
+        p.clear();
+    }
+}
+
 void the_device_attends_to_what_it_has(void **) {
     place p;
     random_numbers r{11};
@@ -221,6 +279,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_device_encodes_as_the_cpu),
         cmocka_unit_test(the_device_attends_to_what_it_has),
+        cmocka_unit_test(the_device_scores_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
