@@ -95,9 +95,10 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
     table_cell(&table, "%s%s", format_bytes(a, m->weight_bytes),
                m->weight_bytes ? " (repacked or dequantized)" : ": used as stored in the file");
     if (m->device) {
-        table_cell(&table, "weights on %s", m->device);
-        table_cell(&table, "%s, %d of %d layers", format_bytes(a, m->device_weight_bytes),
-                   m->n_device_layers, m->n_layer);
+        table_cell(&table, "on the device");
+        table_cell(&table, "%s of weights, %d of %d layers: %s",
+                   format_bytes(a, m->device_weight_bytes), m->n_device_layers, m->n_layer,
+                   m->device);
     }
     if (m->sidecar_method) {
         table_cell(&table, "sidecar");
