@@ -129,7 +129,6 @@ static void build_forward(struct fisher_graph *p) {
 /* Forward, backward and sums of gradients. May throw. */
 static void add_nodes(void *arg) {
     struct fisher_graph *p = arg;
-    p->g.graph = ggml_new_graph_custom(p->g.ctx, (size_t)p->n_node, true);
     set_param_flags(p->net, true);
     build_forward(p);
     ggml_build_backward_expand(p->g.ctx, p->g.graph, NULL);
@@ -145,6 +144,7 @@ static void add_nodes(void *arg) {
 
 static lk_status build_graph(struct fisher_graph *p, struct lk_ledger *ledger, lk_err *err) {
     p->n_node = 4 * (p->net->hp.n_layer * (LK_LAYER_NODES + 16) + 64);
+    p->g.grads = true;
     lk_status status = lk_graph_begin(&p->g, 2 * p->n_node, ledger, err);
     if (!status) status = lk_cxx_call(add_nodes, p, err);
     return status ? status : lk_graph_finish(&p->g, ledger, err);
