@@ -200,7 +200,7 @@ struct lk_model_opts {
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */
     lk_progress progress; /* may be NULL; units are bytes */
     void *user;
-    int32_t n_ctx; /* the longest context of its sessions; 0: that of the training. Models with
+    int32_t n_ctx; /* the longest context of its sessions; 0: as in its training. Models with
                       LongRoPE rotate keys differently for contexts beyond their original one */
 
     /* A device that computes the last layers and the logits: a name of lk_weight_device_list, in

@@ -98,7 +98,7 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
-    uint64_t adapter_bytes;         /* of weight_bytes: merged matrices, less those of the file */
+    uint64_t adapter_bytes;         /* of weight_bytes: merged matrices, less the file's */
     int32_t first_layer, end_layer; /* layers [first, end) are held here; usually all */
     uint64_t matrix_bytes, table_bytes; /* of its tensors, loaded or mapped: those that every token
                                          * is multiplied by, and tables whose rows are looked up */
