@@ -98,8 +98,8 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels; /* for operations that ggml does not have */
     uint64_t n_param, file_bytes, weight_bytes;
-    uint64_t adapter_bytes;         /* of weight_bytes: merged matrices, less the file's */
-    int32_t first_layer, end_layer; /* layers [first, end) are held here; usually all */
+    uint64_t adapter_bytes;             /* of weight_bytes: merged matrices, less the file's */
+    int32_t first_layer, end_layer;     /* layers [first, end) are held here; usually all */
     uint64_t matrix_bytes, table_bytes; /* of its tensors, loaded or mapped: those that every token
                                          * is multiplied by, and tables whose rows are looked up */
     struct lk_ggml_device *device; /* with the weights of layers [first_on_device, end_layer) and of
