@@ -12,8 +12,8 @@ const char *lk_attn_device_refuses(const struct lk_attn *attn);
 
 /* Describe the attention of tokens [token, token + n) of the call, n <= LK_DEVICE_TOKENS. It leaves
  * partials of one range: acc, m, l for each token and head, without sinks and extra partials, which
- * lk_attn_combine adds. attn->q and attn->partial are addresses of the device, and so are those of
- * the blocks (lk_kv_block).
+ * lk_attn_combine adds. attn->q, attn->partial and blocks (lk_kv_block) are addresses of the
+ * device.
  *
  * Returns the bytes of the packet, a multiple of 16. packet: room for them, or NULL: they are only
  * counted. It will be at address `at` of the device, a multiple of 16. */
