@@ -56,7 +56,7 @@ lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_atten
                             lk_err *err);
 
 /* Attention scores of the rows of a call's segments, in their order, are added to scores [rows]
- * [n_head_kv]; last: those of the newest token replace them. */
+ * [n_head_kv]; last: only the newest token's, in their place. */
 lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_attend *call, bool last,
                          uint64_t scores, lk_err *err);
 

@@ -199,7 +199,7 @@ level copy_of(const level &l) {
     return copy;
 }
 
-const int orders[] = {64, 80, 96, 128, 256, 8, 24, 72, 40, 192, 320};
+const int orders[] = {64, 80, 96, 128, 256, 8, 24, 72, 192};
 
 /* Every codec at every number of channels that it can have. */
 template <class Case> void for_all(Case run_case) {
