@@ -87,7 +87,7 @@ timing time_graph(ggml_backend_t backend, ggml_cgraph *graph, int layers) {
     return {us[us.size() / 2], sqrt(squares / (double)(us.size() - 1)), (int)us.size()};
 }
 
-/* Layers of K and V with their graph. Tensors lie in `memory`, those of the graph in `results`. */
+/* Layers of K and V with their graph. K, V and q lie in `memory`, what is computed in `results`. */
 void run(ggml_backend_t backend, const job &j) {
     size_t layer_bytes = 2 * ggml_row_size(j.type, j.d) * j.kv_heads * (size_t)j.rows * j.batch;
     int layers = (int)std::min<size_t>(MAX_LAYERS, COLD_BYTES / layer_bytes + 1);
