@@ -22,6 +22,20 @@ int back_of(int n_head_kv, int n_call, gpu_stream stream,
     return gpu_launch<latent_back<sh::D, sh::NQ>>(gpu_grid{n_head_kv, n_call, 1}, 0, stream, *args);
 }
 
+template <class sh>
+int front_of(int n_head_kv, int n_call, gpu_stream stream,
+             const struct lk_device_latent_launch *args) {
+    return gpu_launch<latent_front<sh::D>>(gpu_grid{n_head_kv, n_call, 1}, 0, stream, *args);
+}
+
+/* A kernel for latents of rotated keys. */
+template <class sh, int CLUSTER> constexpr struct latent_entry post_entry_of() {
+    return {
+        sh::D,        sh::R,      sh::KB,    sh::RV, sh::VB, sh::NH, sh::NQ, 0,
+        CLUSTER,      true,       sh::BYTES, 0,      0,      NULL,   NULL,   launch_of<sh, CLUSTER>,
+        front_of<sh>, back_of<sh>};
+}
+
 template <class sh, int CLUSTER> constexpr struct latent_entry entry_of() {
     return {sh::D,
             sh::R,
@@ -32,17 +46,19 @@ template <class sh, int CLUSTER> constexpr struct latent_entry entry_of() {
             sh::NQ,
             sh::FOLD ? sh::FAST : sh::PAIRS,
             CLUSTER,
+            false,
             sh::BYTES,
             (size_t)sh::UP_HEAD,
             (size_t)sh::ROPE,
             latent_pack_up<sh>,
             pack_rope_of<sh>,
             launch_of<sh, CLUSTER>,
+            NULL,
             back_of<sh>};
 }
 
 /* In order of preference. Fields of a shape: channels, K's rank and bits, V's rank and bits, heads,
- * queries, fold, chunks of K and of V in flight, table in f16. */
+ * queries, fold, chunks of K and of V in flight, table in f16, rotated keys. */
 const struct latent_entry entries[] = {
     entry_of<latent_shape<128, 128, 4, 384, 4, 4, 1, true, 2, 2, false>, 8>(),
     entry_of<latent_shape<128, 256, 4, 256, 4, 4, 1, true, 1, 1, true>, 8>(),
@@ -50,6 +66,8 @@ const struct latent_entry entries[] = {
     entry_of<latent_shape<128, 128, 4, 256, 4, 4, 4, false, 2, 2, true>, 8>(),
     entry_of<latent_shape<128, 128, 4, 384, 4, 2, 1, true, 1, 1, true>, 1>(),
     entry_of<latent_shape<128, 128, 4, 256, 4, 1, 4, false, 1, 1, true>, 1>(),
+    post_entry_of<latent_shape<128, 256, 4, 256, 4, 4, 1, false, 2, 2, false, true>, 8>(),
+    post_entry_of<latent_shape<128, 256, 4, 256, 4, 4, 1, false, 2, 2, false, true>, 1>(),
 };
 
 } // namespace
@@ -59,14 +77,15 @@ const struct latent_entry *latent_choose(const struct gpu_card *card,
     const struct latent_entry *best = NULL;
     bool clusters = card->major >= 9 && card->major < 12;
     for (const struct latent_entry &e : entries) {
-        if (e.d_head != need->d_head || e.k_bits != need->k_bits || e.v_bits != need->v_bits ||
-            e.k_rank < need->k_rank || e.v_rank < need->v_rank || e.shared > card->max_shared ||
-            need->k_heads % e.heads != 0 || need->v_heads % e.heads != 0 ||
-            e.n_fast < need->n_fast || (e.cluster > 1 && !clusters))
+        if (e.post != need->post || e.d_head != need->d_head || e.k_bits != need->k_bits ||
+            e.v_bits != need->v_bits || e.k_rank < need->k_rank || e.v_rank < need->v_rank ||
+            e.shared > card->max_shared || need->k_heads % e.heads != 0 ||
+            need->v_heads % e.heads != 0 || (!e.post && e.n_fast < need->n_fast) ||
+            (e.cluster > 1 && !clusters))
             continue;
         /* the fold costs as much as half of the pairs from four queries on */
         bool fold = e.n_fast < e.d_head / 2, best_fold = best && best->n_fast < best->d_head / 2;
-        if (!best || (fold != best_fold && fold == (need->queries <= 2))) best = &e;
+        if (!best || (!e.post && fold != best_fold && fold == (need->queries <= 2))) best = &e;
     }
     return best;
 }
@@ -87,6 +106,8 @@ struct latent_room latent_plan(const struct gpu_card *card, const struct latent_
 
 int latent_run(const struct latent_entry *e, const struct lk_device_latent_launch *a,
                gpu_stream stream) {
-    int error = e->launch(a->n_split, a->n_head_kv / e->heads * a->n_tile, a->n_call, stream, a);
+    int error = e->front ? e->front(a->n_head_kv, a->n_call, stream, a) : 0;
+    if (!error)
+        error = e->launch(a->n_split, a->n_head_kv / e->heads * a->n_tile, a->n_call, stream, a);
     return error ? error : e->back(a->n_head_kv, a->n_call, stream, a);
 }

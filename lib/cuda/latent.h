@@ -62,7 +62,7 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
     bool slow = sh::FOLD || w.call->k_mean;
     const char *mean_of =
         w.call->k_mean ? (const char *)w.call->k_mean + (size_t)w.head * sh::D * 4 : NULL;
-    if (warp == 0) {
+    if (warp == 0 && !sh::POST) {
         const char *up = (const char *)w.call->k_up + (size_t)w.head * sh::UP_HEAD;
         bulk(shared + sh::up, at(up, splat(0), 0, splat(0)), sh::NH * sh::UP_HEAD, bar.up, 0, 1);
         bulk(shared + sh::rope, at((const char *)a.rope, splat(0), 0, splat(0)), sh::ROPE_SHARED,
@@ -70,32 +70,38 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
     }
     if (i == 0 && half < sh::KST && half < n_chunk)
         bulk(tiles, latent_tiles(w, false, w.from + half), bytes, k_full, 0, 4);
-    barrier_wait(bar.up, 0);
-    barrier_wait(bar.rope, 0);
-    for (int c = warp; c < sh::COLS; c += sh::K_WARPS) latent_query<sh>(a, w, shared, c);
+    if constexpr (sh::POST) {
+        for (int c = warp; c < sh::COLS; c += sh::K_WARPS) latent_post_query<sh>(a, w, shared, c);
+    } else {
+        barrier_wait(bar.up, 0);
+        barrier_wait(bar.rope, 0);
+        for (int c = warp; c < sh::COLS; c += sh::K_WARPS) latent_query<sh>(a, w, shared, c);
+    }
     block_sync();
     for (int n = half; n < n_chunk; n += 2) {
         int k = n / 2;
         uint32_t phase = (uint32_t)k & 1, before = phase ^ 1, loaded = (uint32_t)(n / sh::KST) & 1;
         /* queries and folds of the warp's own head */
         S back = shared + sh::q_back + (2 * half + k % 2) * sh::COLS * sh::FAST * 4;
-        U2 turn[sh::PAIRS / 32];
-        const char *coarse =
-            (const char *)a.coarse + (size_t)(w.coarse + w.from + n) * sh::PAIRS * 8;
+        if constexpr (!sh::POST) {
+            U2 turn[sh::PAIRS / 32];
+            const char *coarse =
+                (const char *)a.coarse + (size_t)(w.coarse + w.from + n) * sh::PAIRS * 8;
 #pragma unroll
-        for (int j = 0; j < sh::PAIRS / 32; j++)
-            turn[j] = ldg64(at(coarse, lane, 8, splat((uint32_t)(256 * j))));
-        if (k > 0) barrier_wait(bar.done + 8 * half, before);
-        for (int h = i; h < sh::NH; h += 4)
-            for (int c = h * sh::NQ; c < (h + 1) * sh::NQ; c++) {
-                S own = folded + c * 8 * sh::F_STRIDE;
-                latent_turn_query<sh>(a, shared, c, turn, back, own, mean + c * (8 * sh::FAST + 16),
-                                      mean_of);
-                if constexpr (sh::FOLD) {
-                    sync_warp();
-                    latent_fold<sh>(shared, c, own, own);
+            for (int j = 0; j < sh::PAIRS / 32; j++)
+                turn[j] = ldg64(at(coarse, lane, 8, splat((uint32_t)(256 * j))));
+            if (k > 0) barrier_wait(bar.done + 8 * half, before);
+            for (int h = i; h < sh::NH; h += 4)
+                for (int c = h * sh::NQ; c < (h + 1) * sh::NQ; c++) {
+                    S own = folded + c * 8 * sh::F_STRIDE;
+                    latent_turn_query<sh>(a, shared, c, turn, back, own,
+                                          mean + c * (8 * sh::FAST + 16), mean_of);
+                    if constexpr (sh::FOLD) {
+                        sync_warp();
+                        latent_fold<sh>(shared, c, own, own);
+                    }
                 }
-            }
+        }
         barrier_arrive(bar.ready + 8 * half);
         /* rows */
         latent_rows<sh> x;
@@ -104,7 +110,10 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
         barrier_arrive(k_empty);
         barrier_wait(bar.ready + 8 * half, phase);
         if (k > 0) barrier_wait(bar.s_empty + 8 * half, before);
-        if (slow) latent_slow_scores<sh>(w.call->k_mean != 0, shared, folded, mean, x, scores, i);
+        if constexpr (sh::POST)
+            latent_post_scores<sh>(shared, x, scores, i);
+        else if (slow)
+            latent_slow_scores<sh>(w.call->k_mean != 0, shared, folded, mean, x, scores, i);
         barrier_arrive(bar.done + 8 * half);
         if (i == 0 && n + sh::KST < n_chunk) {
             P next = latent_tiles(w, false, w.from + n + sh::KST);
@@ -112,7 +121,7 @@ WF void latent_k_warp(const struct lk_device_latent_launch &a, const latent_work
             bulk(tiles, next, bytes, k_full, 0, 4);
         }
         sync_warp();
-        latent_fast_scores<sh>(shared, back, x, scores, i, slow);
+        if constexpr (!sh::POST) latent_fast_scores<sh>(shared, back, x, scores, i, slow);
         barrier_arrive(bar.s_full + 8 * half);
     }
 }
@@ -279,13 +288,53 @@ template <int D, int NQ> struct latent_back {
                 F mu = call->v_mean ? ldgf(mean, channel) : splatf(0);
                 stgf(out, channel, self(any, fma_(l, mu, y[n]), splatf(0)));
                 M one = at.warp == 0 ? lane == 0u : lane >= 32u;
-                stgf_if(one, out, splat(D), m * 0.69314718056f);
+                m = m * 0.69314718056f;
+                if (call->k_query && call->k_mean) { /* the same for all rows */
+                    const float *q = (const float *)call->q +
+                                     ((size_t)token * a.n_head_kv * a.group + head) * D,
+                                *k_mean = (const float *)call->k_mean + (size_t)at.x * D;
+                    F dot = splatf(0);
+                    for (int c = 0; c < D; c += 32)
+                        dot = fma_(ldgf(q, lane + (uint32_t)c), ldgf(k_mean, lane + (uint32_t)c),
+                                   dot);
+                    m = fma_(self(any, sum_lanes(dot), splatf(0)), splatf(a.scale), m);
+                }
+                stgf_if(one, out, splat(D), m);
                 stgf_if(one, out, splat(D + 1), l);
             }
         }
     }
     WF P at_row(const char *up, const U &channel, int r) {
         return at(up, channel, 2, splat((uint32_t)(r * D * 2)));
+    }
+};
+
+/* Queries in the domain of K's codes, for latents of rotated keys: k_query = q k_up. A warp has
+ * every fourth 32 components. Blocks: x KV heads, y calls. */
+template <int D> struct latent_front {
+    typedef struct lk_device_latent_launch args;
+    static constexpr int WARPS = 4, CLUSTER = 1, PER_SM = 1;
+
+    WF void warp(const args &a, S, const gpu_place &at) {
+        const struct lk_device_latent *call = (const struct lk_device_latent *)a.call + at.y;
+        const char *up = (const char *)call->k_up + (size_t)at.x * a.k_rank * D * 2;
+        for (int r0 = 32 * at.warp; r0 < a.k_rank; r0 += 32 * WARPS) {
+            U r = lane_id() + (uint32_t)r0, own = sel(r < (uint32_t)a.k_rank, r, splat(0));
+            for (int n = 0; n < call->n_tok * a.group; n++) {
+                size_t row = (size_t)(n / a.group * a.n_head_kv + at.x) * a.group + n % a.group;
+                const float *q = (const float *)call->q + row * D;
+                F y = splatf(0);
+                for (int c = 0; c < D; c++) {
+                    F u = h_lo(ldg16(place_of(up, own, c * a.k_rank)));
+                    y = fma_(ldgf(q, splat((uint32_t)c)), u, y);
+                }
+                stgf_if(r < (uint32_t)a.k_rank, (float *)call->k_query + row * (size_t)a.k_rank,
+                        own, y);
+            }
+        }
+    }
+    WF P place_of(const char *up, const U &r, int row) {
+        return at(up, r, 2, splat((uint32_t)(row * 2)));
     }
 };
 

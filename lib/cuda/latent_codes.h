@@ -5,7 +5,7 @@
 
 #include "cuda/warp.h"
 
-/* Codebooks, 4 entries a word. Those of 4 bits are 2 * entry, not centered: they are below 128, so
+/* Codebooks, 4 entries a word. With 4 bits they are 2 * entry, not centered: they are below 128, so
  * that a permute whose selector has bit 3 set gives 0, because it repeats the sign. What is
  * missing, LATENT_CENTER, is a correction of the sums. */
 template <int BITS> struct latent_book;

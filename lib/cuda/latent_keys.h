@@ -76,6 +76,39 @@ WF void latent_query(const struct lk_device_latent_launch &a, const latent_work 
     }
 }
 
+/* One column's projected query, for latents of rotated keys: 16 bits as two planes, in the place
+ * and order of a folded vector; four columns are a set. */
+template <class sh>
+WF void latent_post_query(const struct lk_device_latent_launch &a, const latent_work &w, S shared,
+                          int col) {
+    U lane = lane_id(), c = lane & 7u;
+    int h = col / sh::NQ, n = w.col0 + col % sh::NQ;
+    n = n < w.n_col ? n : w.n_col - 1;
+    size_t row = ((size_t)(n / a.group) * a.n_head_kv + w.head + h) * a.group + n % a.group;
+    const float *x = (const float *)w.call->k_query + row * (size_t)a.k_rank;
+    S to = shared + sh::folded + (col / 4 * 8 + col % 4 * 2) * sh::F_STRIDE;
+    F v[sh::KS], m = splatf(1e-30f);
+#pragma unroll
+    for (int ks = 0; ks < sh::KS; ks++) {
+        U r = lane + (uint32_t)(32 * ks);
+        M there = r < w.k_rank;
+        v[ks] = self(there, ldgf(x, sel(there, r, splat(0))), splatf(0));
+        m = max_(m, abs_(v[ks]));
+    }
+    m = max_lanes(m);
+    F inverse = rcp_approx(m) * 32512.0f;
+    U place = (lane >> 3) * (uint32_t)(8 * sh::KS) + ((c >> 1) & 1u) * 4u + ((c >> 2) & 1u) +
+              (c & 1u) * 2u;
+#pragma unroll
+    for (int ks = 0; ks < sh::KS; ks++) {
+        U bits = f_bits(fma_(v[ks], inverse, splatf(12582912.0f + 128.0f)));
+        sts8(to, place + (uint32_t)(8 * ks), bits >> 8);
+        sts8(to, place + (uint32_t)(sh::F_STRIDE + 8 * ks), bits ^ 0x80u);
+    }
+    stsf_if(lane == 0u, shared + sh::q_scale, splat((uint32_t)(4 * col)),
+            m * (a.scale * 1.4426950408889634f * 0.5f / 32512.0f));
+}
+
 /* Integers n of four lanes' or registers' numbers, plus 128, whose low 16 bits are meant: their
  * high and low bytes, both signed. */
 WF void latent_planes(const U *n, U *high, U *low) {
@@ -326,6 +359,42 @@ WF void latent_slow_scores(bool has_mean, S shared, S folded, S mean, const late
 #pragma unroll
         for (int s = 0; s < 4; s++)
             stsf_if(there, scores, own * 512u + token * 4u + (uint32_t)(32 * s), out[s]);
+    }
+}
+
+/* The scores of latents of rotated keys. */
+template <class sh>
+WF void latent_post_scores(S shared, const latent_rows<sh> &x, S scores, int i) {
+    U lane = lane_id(), g = lane >> 2, t = lane & 3u, token = latent_token(i);
+    U from = g * (uint32_t)sh::F_STRIDE + t * (uint32_t)(8 * sh::KS);
+#pragma unroll 1
+    for (int set = 0; set < sh::SETS; set++) {
+        S b_at = shared + sh::folded + set * 8 * sh::F_STRIDE;
+        I4 sum[2] = {izero(), izero()};
+        U b[sh::KS][2], center = splat(0x01010101u * (256 - LATENT_CENTER));
+#pragma unroll
+        for (int k2 = 0; k2 < sh::KS / 2; k2++) {
+            U4 y = lds128(b_at, from + (uint32_t)(16 * k2));
+            b[2 * k2][0] = y.v[0], b[2 * k2][1] = y.v[1];
+            b[2 * k2 + 1][0] = y.v[2], b[2 * k2 + 1][1] = y.v[3];
+        }
+        if constexpr (sh::KB == 4) {
+#pragma unroll
+            for (int ks = 0; ks < sh::KS; ks++)
+                mma_ss(sum[0], center, center, center, center, b[ks][0], b[ks][1]);
+            sum[1] = sum[0];
+        }
+#pragma unroll
+        for (int ks = 0; ks < sh::KS; ks++)
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+                mma_ss(sum[p], x.a[ks][p][0], x.a[ks][p][1], x.a[ks][p][2], x.a[ks][p][3], b[ks][0],
+                       b[ks][1]);
+        U own = t + (uint32_t)(4 * set);
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+            stsf_if(own < (uint32_t)sh::COLS, scores, own * 512u + token * 4u + (uint32_t)(32 * s),
+                    i2f(sum[s / 2].v[s % 2 * 2] * 256 + sum[s / 2].v[s % 2 * 2 + 1]) * x.scale[s]);
     }
 }
 

@@ -15,6 +15,7 @@ struct latent_rope; /* cuda/latent_pack.h */
  * of each. n_fast: pairs that are not folded. */
 struct latent_entry {
     int d_head, k_rank, k_bits, v_rank, v_bits, heads, queries, n_fast, cluster;
+    bool post;                   /* K's latents are of rotated keys: nothing is packed */
     int shared;                  /* bytes of shared memory of a block */
     size_t up_bytes, rope_bytes; /* of a head's packed up-projection, and of the tables */
     void (*pack_up)(const float *up, int rank, const float *mean, char *out, float *k_mean,
@@ -22,6 +23,8 @@ struct latent_entry {
     void (*pack_rope)(const struct latent_rope *rope, char *out);
     int (*launch)(int n_split, int n_y, int n_call, gpu_stream stream,
                   const struct lk_device_latent_launch *args);
+    int (*front)(int n_head_kv, int n_call, gpu_stream stream,
+                 const struct lk_device_latent_launch *args); /* NULL unless `post` */
     int (*back)(int n_head_kv, int n_call, gpu_stream stream,
                 const struct lk_device_latent_launch *args);
 };
@@ -31,6 +34,7 @@ struct latent_entry {
  * lk_rope_fold.n_fast[4]). */
 struct latent_need {
     int d_head, k_rank, k_bits, v_rank, v_bits, k_heads, v_heads, queries, n_fast;
+    bool post; /* K's latents are of rotated keys */
 };
 
 /* The kernel for them, or NULL: none fits. */

@@ -38,15 +38,20 @@
 /* D: channels of a head. R, KB: room for K's components, a multiple of 64, and bits. RV, VB: of V,
  * a multiple of 128. NH: KV heads of a block, 1, 2 or 4. NQ: queries of each, up to 8. FOLD: slow
  * pairs are folded. KST: chunks of K in flight, 1 or 2, in addition to the two in registers. VST:
- * of V. HALF: the table of the rotation is in f16. */
+ * of V. HALF: the table of the rotation is in f16. POST: latents of rotated keys,
+ * whose queries latent_front has projected; nothing is reconstructed. */
 template <int D_, int R_, int KB_, int RV_, int VB_, int NH_, int NQ_, bool FOLD_, int KST_,
-          int VST_, bool HALF_>
+          int VST_, bool HALF_, bool POST_ = false>
 struct latent_shape {
     static constexpr int D = D_, R = R_, KB = KB_, RV = RV_, VB = VB_, NH = NH_, NQ = NQ_,
                          KST = KST_, VST = VST_;
-    static constexpr bool FOLD = FOLD_, HALF = HALF_;
+    static constexpr bool FOLD = FOLD_, HALF = HALF_, POST = POST_;
     static constexpr int KS = R / 32, COLS = NH * NQ, SETS = (COLS + 3) / 4, NV = RV / 128;
-    static constexpr int PAIRS = D / 2, FAST = FOLD ? PAIRS / 2 : PAIRS, SLOW = D - 2 * FAST;
+    static constexpr int PAIRS = D / 2,
+                         FAST = POST   ? 0
+                                : FOLD ? PAIRS / 2
+                                       : PAIRS,
+                         SLOW = POST ? 0 : D - 2 * FAST;
     static constexpr int N2 = FAST / 8,
                          SL = SLOW / 32; /* steps: of 8 fast pairs, 32 slow channels */
     static constexpr int HP = NH < (R > 128 ? 2 : 4) ? NH : (R > 128 ? 2 : 4); /* heads of a pass */
@@ -57,7 +62,7 @@ struct latent_shape {
      * the sums, scales of pairs, bound of the slow rows */
     static constexpr int up_slow = 2 * N2 * KS * 256, up_start = up_slow + R / 16 * SL * 512,
                          up_scale = up_start + (KB == 4 ? 2 * N2 * 64 : 0),
-                         up_norm = up_scale + PAIRS * 4, UP_HEAD = up_norm + 16;
+                         up_norm = up_scale + PAIRS * 4, UP_HEAD = POST ? 0 : up_norm + 16;
 
     /* the packed tables of RoPE: cos and sin of a segment, functions of the fold, coefficients */
     static constexpr int ROPE_PAIR = HALF ? 4 : 8, rope_basis = FAST * 128 * ROPE_PAIR,
@@ -67,15 +72,17 @@ struct latent_shape {
                              FOLD ? rope_fold : rope_basis; /* coefficients are not copied */
 
     /* places in shared memory */
-    static constexpr int up = 0, rope = NH * UP_HEAD, k = rope + ROPE_SHARED,
-                         v = k + KST * 4 * K_TILE, scores = v + VST * 4 * V_TILE,
-                         weights = scores + 2 * COLS * 512,
+    static constexpr int up = 0, rope = POST ? COLS * (RV + 2) * 4 + SETS * 16 : NH * UP_HEAD,
+                         k = rope + ROPE_SHARED, v = k + KST * 4 * K_TILE,
+                         scores = v + VST * 4 * V_TILE, weights = scores + 2 * COLS * 512,
                          factors = weights + 2 * SETS * 8 * WEIGHT_STRIDE,
                          q = factors + 2 * SETS * 32, q_scale = q + COLS * PAIRS * 8,
                          q_back = q_scale + SETS * 16, q_mean = q_back + 2 * 2 * COLS * FAST * 4,
                          q_fold = q_mean + 2 * COLS * (FAST * 8 + 16),
                          folded = q_fold + (FOLD ? COLS * 48 : 0),
-                         bars = folded + (FOLD ? 2 * COLS * 8 * F_STRIDE : 0),
+                         bars = folded + (POST   ? SETS * 8 * F_STRIDE
+                                          : FOLD ? 2 * COLS * 8 * F_STRIDE
+                                                 : 0),
                          BYTES = bars + 8 * 24;
     static constexpr int SUM = (RV + 2) * 4; /* bytes of a column's sums: [RV], max, sum */
     static constexpr int K_WARPS = 8, V_WARPS = 4, WARPS = 12;

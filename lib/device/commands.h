@@ -294,8 +294,11 @@ struct lk_device_latent_part {
 struct lk_device_latent {
     uint64_t q;       /* f32 [n_tok][n_head][d_head], rotated */
     uint64_t partial; /* f32 [n_tok][n_head][d_head + 2]: acc, m, l */
-    uint64_t k_up;    /* K's up-projection, packed (cuda/latent_pack.h): [n_head_kv] heads */
-    uint64_t k_mean;  /* f32 [n_head_kv][d_head] of K's basis, packed; 0: none */
+    uint64_t k_up;    /* K's up-projection, packed (cuda/latent_pack.h): [n_head_kv] heads. Of
+                         rotated keys: f16 [n_head_kv][d_head][k_rank] in the domain of K's codes */
+    uint64_t k_query; /* of rotated keys: f32 [n_tok][n_head][k_rank], scratch; else 0 */
+    uint64_t k_mean;  /* f32 [n_head_kv][d_head] of K's basis, packed; of rotated keys: as it is;
+                         0: none */
     uint64_t v_up;    /* f16 [n_head_kv][v_rank][d_head] in the domain of V's codes */
     uint64_t v_mean;  /* f32 [n_head_kv][d_head], or 0 */
     uint64_t k_part;  /* struct lk_device_latent_part [n_head_kv / k_heads] */
@@ -320,10 +323,10 @@ struct lk_device_latent_launch {
     int32_t group;            /* query heads of a KV head */
     int32_t k_heads, v_heads; /* KV heads of a part */
     int32_t n_tile, n_split;
-    int32_t v_rank; /* of the widest part */
-    int32_t n_pair; /* pairs that RoPE rotates; 0: nothing is rotated */
-    int32_t halves; /* pairs are (j, j + n_pair), not (2 j, 2 j + 1) */
-    float scale;    /* of q.k */
+    int32_t k_rank, v_rank; /* of the widest parts */
+    int32_t n_pair;         /* pairs that RoPE rotates; 0: nothing is rotated */
+    int32_t halves;         /* pairs are (j, j + n_pair), not (2 j, 2 j + 1) */
+    float scale;            /* of q.k */
 };
 
 #endif

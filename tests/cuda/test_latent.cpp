@@ -104,7 +104,7 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
     for (int j = 0; j < D / 2; j++) speed[j] = pow(p.base, -2.0 * j / D);
     float basis[4 * 128], cosine[4 * D], sine[4 * D];
     int n_fast = rope_fold(D / 2, speed, basis, cosine, sine);
-    if (sh::FOLD) assert_true(n_fast <= sh::FAST);
+    if (sh::FOLD && !sh::POST) assert_true(n_fast <= sh::FAST);
     struct latent_rope tables = {speed, 1, D / 2, basis, cosine, sine, D};
     int n_coarse = (int)((p.position + p.n_row) / 128) + 3;
     std::vector<float> fine((size_t)128 * D), coarse((size_t)n_coarse * D);
@@ -113,10 +113,10 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
     /* up-projections and queries */
     std::vector<std::vector<float>> up8((size_t)p.n_head_kv);
     std::vector<float> k_mean, v_mean, up, q, packed_mean((size_t)p.n_head_kv * D);
-    std::vector<uint16_t> v_up((size_t)p.n_head_kv * p.v_rank * D);
+    std::vector<uint16_t> k_up, v_up((size_t)p.n_head_kv * p.v_rank * D);
     char *packed = (char *)aligned_alloc(128, (size_t)p.n_head_kv * sh::UP_HEAD / 128 * 128 + 128);
     char *packed_rope = (char *)aligned_alloc(128, sh::ROPE / 128 * 128 + 128);
-    latent_pack_rope<sh>(tables, packed_rope);
+    if constexpr (!sh::POST) latent_pack_rope<sh>(tables, packed_rope);
     gauss(&r, k_mean, (size_t)p.n_head_kv * D, p.mean ? 1.0f : 0.0f);
     gauss(&r, v_mean, (size_t)p.n_head_kv * D, p.mean ? 1.0f : 0.0f);
     for (int h = 0; h < p.n_head_kv; h++) {
@@ -126,9 +126,19 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
             for (int i = 0; i < 2 * p.k_rank; i++) up[(size_t)c * p.k_rank + i] *= size;
         }
         up8[(size_t)h].resize(up.size());
-        latent_pack_up<sh>(up.data(), p.k_rank, p.mean ? &k_mean[(size_t)h * D] : NULL,
-                           packed + (size_t)h * sh::UP_HEAD, &packed_mean[(size_t)h * D],
-                           up8[(size_t)h].data());
+        if constexpr (sh::POST) {
+            for (int c = 0; c < D; c++)
+                for (int j = 0; j < p.k_rank; j++) {
+                    uint16_t x = lk_f32_to_f16(up[(size_t)c * p.k_rank + j]);
+                    k_up.push_back(x);
+                    up8[(size_t)h][(size_t)c * p.k_rank + j] = lk_f16_to_f32(x);
+                }
+            continue;
+        } else {
+            latent_pack_up<sh>(up.data(), p.k_rank, p.mean ? &k_mean[(size_t)h * D] : NULL,
+                               packed + (size_t)h * sh::UP_HEAD, &packed_mean[(size_t)h * D],
+                               up8[(size_t)h].data());
+        }
     }
     for (uint16_t &x : v_up) x = lk_f32_to_f16(random_gauss(&r) / sqrtf((float)p.v_rank));
     int n_head = p.n_head_kv * p.group, n_col = p.n_tok * p.group;
@@ -138,8 +148,11 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
     struct lk_device_latent call = {};
     call.q = (uint64_t)(uintptr_t)q.data();
     call.partial = (uint64_t)(uintptr_t)partial.data();
-    call.k_up = (uint64_t)(uintptr_t)packed;
-    call.k_mean = p.mean ? (uint64_t)(uintptr_t)packed_mean.data() : 0;
+    call.k_up = (uint64_t)(uintptr_t)(sh::POST ? (char *)k_up.data() : packed);
+    std::vector<float> k_query((size_t)p.n_tok * n_head * p.k_rank, NAN);
+    if (sh::POST) call.k_query = (uint64_t)(uintptr_t)k_query.data();
+    float *means = sh::POST ? k_mean.data() : packed_mean.data();
+    call.k_mean = p.mean ? (uint64_t)(uintptr_t)means : 0;
     call.v_up = (uint64_t)(uintptr_t)v_up.data();
     call.v_mean = p.mean ? (uint64_t)(uintptr_t)v_mean.data() : 0;
     call.k_part = (uint64_t)(uintptr_t)k.part.data();
@@ -161,8 +174,11 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
     a.ticket = (uint64_t)(uintptr_t)ticket.data();
     a.n_call = 1, a.n_head_kv = p.n_head_kv, a.group = p.group;
     a.k_heads = p.k_heads, a.v_heads = p.v_heads, a.n_tile = n_tile;
-    a.n_split = CLUSTER * p.n_cluster, a.v_rank = p.v_rank, a.n_pair = D / 2, a.halves = p.halves;
+    a.n_split = CLUSTER * p.n_cluster, a.k_rank = p.k_rank, a.v_rank = p.v_rank, a.n_pair = D / 2,
+    a.halves = p.halves;
     a.scale = 1 / sqrtf((float)D);
+    for (int h = 0; sh::POST && h < p.n_head_kv; h++)
+        gpu_emulate_cluster<latent_front<D>>(h, 0, 0, 0, a);
     for (int y = 0; y < p.n_head_kv / sh::NH * n_tile; y++)
         for (int x = 0; x < a.n_split; x += CLUSTER)
             gpu_emulate_cluster<kernel>(x, y, 0, sh::BYTES, a);
@@ -189,10 +205,11 @@ template <class sh, int CLUSTER> static double run(const struct problem &p, uint
                 }
                 double s = 0;
                 for (int j = 0; j < D / 2; j++) {
-                    double angle = speed[j] * (double)(p.position + i), co = cos(angle),
-                           si = sin(angle), ka = key[2 * (size_t)j], kb = key[2 * (size_t)j + 1];
-                    s += x[p.halves ? j : 2 * j] * (co * ka - si * kb) +
-                         x[p.halves ? j + D / 2 : 2 * j + 1] * (si * ka + co * kb);
+                    double angle = sh::POST ? 0 : speed[j] * (double)(p.position + i),
+                           co = cos(angle), si = sin(angle), ka = key[2 * (size_t)j],
+                           kb = key[2 * (size_t)j + 1];
+                    s += x[p.halves && !sh::POST ? j : 2 * j] * (co * ka - si * kb) +
+                         x[p.halves && !sh::POST ? j + D / 2 : 2 * j + 1] * (si * ka + co * kb);
                 }
                 seen.push_back(i), score.push_back(s * a.scale);
                 max = fmax(max, score.back());
@@ -328,12 +345,23 @@ static void test_small_cards(void **state) {
     check<latent_shape<128, 128, 4, 256, 4, 1, 4, false, 1, 1, true>, 1>(p, SHARED_SMALL);
 }
 
+/* Latents of rotated keys, as TALE has them. */
+static void test_rotated(void **state) {
+    (void)state;
+    struct problem p = plain(200, 256, 300);
+    check<latent_shape<128, 256, 4, 256, 4, 4, 1, false, 2, 2, false, true>, 2>(p);
+    p = plain(128, 128, 190);
+    p.n_head_kv = p.k_heads = p.v_heads = 2, p.group = 4, p.n_tok = 2, p.mean = true;
+    check<latent_shape<128, 128, 3, 128, 2, 2, 4, false, 2, 2, false, true>, 1>(p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_palu),        cmocka_unit_test(test_short),
         cmocka_unit_test(test_means),       cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_even),        cmocka_unit_test(test_queries),
         cmocka_unit_test(test_heads_of_64), cmocka_unit_test(test_small_cards),
+        cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
