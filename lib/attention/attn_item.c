@@ -83,9 +83,9 @@ static void find_addresses(struct lk_run *run) {
     const lk_block *block = kv->level[run->level].block + run->block;
     int64_t n_left, ahead = blocks_ahead(run, &n_left);
     run->n_ahead = n_left < 0 ? 0 : n_left < run->n_block ? (int)n_left : run->n_block;
-    for (int i = 0; i < run->n_block; i++) run->at[i] = lk_block_host(kv->arena, block[i]);
+    for (int i = 0; i < run->n_block; i++) run->at[i] = lk_block_address(kv->arena, block[i]);
     for (int i = 0; i < run->n_ahead; i++)
-        run->ahead[i] = lk_block_host(kv->arena, block[ahead + i]);
+        run->ahead[i] = lk_block_address(kv->arena, block[ahead + i]);
 }
 
 void lk_run_find(struct lk_run *run, int64_t at, int64_t end) {

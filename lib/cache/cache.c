@@ -80,6 +80,17 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     return LK_OK;
 }
 
+/* Room for the blocks of a device that the CPU reads. */
+static lk_status alloc_copies(struct lk_cache *cache, lk_err *err) {
+    size_t size = lk_cache_max_block_bytes(cache);
+    for (int side = 0; side < 2; side++) {
+        cache->copy[side] = lk_alloc(cache->ledger, LK_FOR_SCRATCH, size);
+        if (!cache->copy[side]) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    }
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) lk_cache_kv(cache, k)->copy = cache->copy[k % 2];
+    return LK_OK;
+}
+
 static void add_width(struct lk_cache *cache, const struct lk_kv *kv) {
     int *widest = &cache->d_part[kv->side];
     if (kv->d_head > *widest) *widest = kv->d_head;
@@ -95,7 +106,8 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
     cache->ledger = ledger;
     cache->shape = *shape;
     cache->kernels = lk_kernels_choose(NULL); /* all kernels encode to the same bits */
-    lk_pool_init(&cache->pool, LK_SLAB_BYTES, ledger);
+    lk_pool_init(&cache->pool, shape->device ? shape->device->slab_bytes : LK_SLAB_BYTES, ledger);
+    if (shape->device) lk_pool_use_device(&cache->pool, shape->device, shape->device_ledger);
     cache->kv = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->kv);
     cache->evict = lk_alloc(ledger, LK_FOR_OTHER, shape->n_layer * sizeof *cache->evict);
     for (int side = 0; side < 2; side++)
@@ -107,6 +119,7 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
         status = init_kv(cache, recipe, i / 2, i % 2, err);
     for (int i = 0; !status && i < lk_cache_n_kv(cache); i++)
         add_width(cache, lk_cache_kv(cache, i));
+    if (!status && shape->device) status = alloc_copies(cache, err);
     if (status)
         lk_cache_free(cache);
     else
@@ -160,6 +173,12 @@ void lk_cache_clear(struct lk_cache *cache) {
 void lk_cache_free(struct lk_cache *cache) {
     if (!cache) return;
     const struct lk_cache_shape *shape = &cache->shape;
+    for (int side = 0; side < 2; side++) {
+        if (cache->copy[side])
+            lk_release(cache->ledger, LK_FOR_SCRATCH, cache->copy[side],
+                       lk_cache_max_block_bytes(cache));
+        lk_cache_free_stage(cache, side);
+    }
     if (cache->kv) {
         lk_cache_clear(cache);
         for (int k = 0; k < lk_cache_n_kv(cache); k++) {
@@ -202,6 +221,10 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
+    if (cache->shape.device && !kv->is_elsewhere) {
+        x = lk_cache_stage(cache, side, x, n, lk_kv_width(kv));
+        if (!x) return lk_fail(err, LK_E_NOMEM, "no device memory for %lld new rows", (long long)n);
+    }
     struct lk_short_list room;
     struct lk_moves *list = own_list(cache, &room, kv);
     const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);

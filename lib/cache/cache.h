@@ -32,7 +32,12 @@ struct lk_cache {
     struct lk_latent_store *latents; /* of the shape, or the cache's own; NULL without a sidecar */
     int d_part[2];                   /* channels of the widest part of K, of V */
     float *rows[2];                  /* scratch of K, of V (kv.h: rows, out) */
-    int64_t reserved;                /* tokens for which lk_cache_reserve has found memory */
+    struct {
+        uint64_t at; /* [n_row] rows of all heads on their way to the device; 0: none */
+        int64_t n_row;
+    } stage[2];
+    char *copy[2];    /* of a block of the device; NULL: the blocks are in the process */
+    int64_t reserved; /* tokens for which lk_cache_reserve has found memory */
 };
 
 /* K and V of all layers as one array: K of layer 0, V of layer 0, K of layer 1, ... */

@@ -5,6 +5,16 @@
 
 #include <string.h>
 
+size_t lk_cache_max_block_bytes(const struct lk_cache *cache) {
+    size_t max = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        for (int i = 0; i < lk_cache_kv(cache, k)->n_level; i++) {
+            size_t n = lk_cache_kv(cache, k)->level[i].block_bytes;
+            if (n > max) max = n;
+        }
+    return max;
+}
+
 bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t n_block) {
     if (n_block <= level->cap) return true;
     int64_t cap = n_block + n_block / 8 + 4;
@@ -22,6 +32,15 @@ bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool hel
     return block || !held;
 }
 
+void lk_cache_clear_block(struct lk_cache *cache, const struct lk_level *level, int64_t b) {
+    struct lk_device *device = cache->shape.device;
+    char *block = lk_block_address(&cache->pool.arena, level->block[b]);
+    if (device)
+        device->call->clear(device, (uint64_t)(uintptr_t)block, level->block_bytes, NULL);
+    else
+        memset(block, 0, level->block_bytes);
+}
+
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv) {
     kv->has_all_rows = false;
     for (int i = 0; i < kv->n_level; i++)
@@ -36,6 +55,43 @@ bool lk_cache_make_writable(struct lk_cache *cache, struct lk_level *level, int6
     lk_block block = lk_pool_make_writable(&cache->pool, level->block[b]);
     if (block) level->block[b] = block;
     return block;
+}
+
+/* ---- rows on their way to a device ---- */
+
+static size_t stage_bytes(const struct lk_cache *cache, enum lk_side side, int64_t n) {
+    return (size_t)n * lk_cache_width(&cache->shape, side) * sizeof(float);
+}
+
+bool lk_cache_reserve_stage(struct lk_cache *cache, enum lk_side side, int64_t n) {
+    struct lk_device *device = cache->shape.device;
+    if (!device || n <= cache->stage[side].n_row) return true;
+    lk_cache_free_stage(cache, side);
+    if (!lk_ledger_add(cache->shape.device_ledger, LK_FOR_SCRATCH, stage_bytes(cache, side, n)))
+        return false;
+    cache->stage[side].n_row = n;
+    if (!device->call->alloc(device, stage_bytes(cache, side, n), &cache->stage[side].at, NULL))
+        return true;
+    lk_cache_free_stage(cache, side);
+    return false;
+}
+
+void lk_cache_free_stage(struct lk_cache *cache, enum lk_side side) {
+    struct lk_device *device = cache->shape.device;
+    size_t size = stage_bytes(cache, side, cache->stage[side].n_row);
+    if (size == 0) return;
+    if (cache->stage[side].at) device->call->free(device, cache->stage[side].at, size);
+    lk_ledger_remove(cache->shape.device_ledger, LK_FOR_SCRATCH, size);
+    cache->stage[side].at = 0;
+    cache->stage[side].n_row = 0;
+}
+
+const float *lk_cache_stage(struct lk_cache *cache, enum lk_side side, const float *x, int64_t n,
+                            size_t width) {
+    struct lk_device *device = cache->shape.device;
+    if (!lk_cache_reserve_stage(cache, side, n)) return NULL;
+    device->call->upload(device, cache->stage[side].at, x, (size_t)n * width * sizeof *x, NULL);
+    return (const float *)(uintptr_t)cache->stage[side].at;
 }
 
 /* ---- reservations ---- */
@@ -122,6 +178,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
     bool ok = true;
     for (int i = 2 * layer0; ok && i < 2 * layer1; i++)
         ok = reserve_kv(cache, lk_cache_kv(cache, i), &cache->evict[i / 2], n_new, portion);
+    for (int side = 0; ok && side < 2; side++) ok = lk_cache_reserve_stage(cache, side, portion);
     if (ok && lk_pool_commit(&cache->pool)) return LK_OK;
     lk_pool_unreserve(&cache->pool);
     lk_pool_trim(&cache->pool);
@@ -168,7 +225,7 @@ lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err) 
             /* Kernels multiply the rows of a tile before the level's first row by zero. They must
              * not be NaN. */
             if (ok && n_block && kv->count[i].skip && level->block[0])
-                memset(lk_kv_block(kv, i, 0), 0, level->block_bytes);
+                lk_cache_clear_block(cache, level, 0);
         }
     }
     if (ok) return LK_OK;

@@ -11,6 +11,7 @@
 #define LK_CACHE_CACHE_MEMORY_H
 
 #include "base/err.h"
+#include "codec/codec.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +32,16 @@ lk_status lk_cache_reserve(struct lk_cache *cache, int64_t n_new, lk_err *err);
 /* Return free blocks to the system and end a reservation. */
 void lk_cache_trim(struct lk_cache *cache);
 
+/* Room on the device for n rows of all heads of K or V; false without memory. Without a device it
+ * does nothing. */
+bool lk_cache_reserve_stage(struct lk_cache *cache, enum lk_side side, int64_t n);
+void lk_cache_free_stage(struct lk_cache *cache, enum lk_side side);
+
+/* Upload n rows x of all heads, `width` floats each. Returns their address in the memory of the
+ * device, for moves; NULL without memory. */
+const float *lk_cache_stage(struct lk_cache *cache, enum lk_side side, const float *x, int64_t n,
+                            size_t width);
+
 /* Allocate the blocks that the counts of a layer, which has none yet, require. After LK_E_NOMEM
  * the cache must be cleared. */
 lk_status lk_cache_alloc_blocks(struct lk_cache *cache, int layer, lk_err *err);
@@ -40,6 +51,12 @@ bool lk_cache_grow_table(struct lk_cache *cache, struct lk_level *level, int64_t
 
 /* Append a block to a level, or 0 if it is not held here; false without memory. */
 bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool held);
+
+/* Bytes of the largest block. */
+size_t lk_cache_max_block_bytes(const struct lk_cache *cache);
+
+/* Set a block of a level to zeros. */
+void lk_cache_clear_block(struct lk_cache *cache, const struct lk_level *level, int64_t block);
 
 /* Free the blocks of other shares, in a cache that holds all of them. */
 void lk_cache_divide(struct lk_cache *cache, struct lk_kv *kv);

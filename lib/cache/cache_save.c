@@ -57,14 +57,18 @@ static void write_evict(struct lk_saving *saving, const struct lk_kv *k, int hol
     if (evict->needs_scores) lk_saving_put(saving, holder, evict->score, n * sizeof *evict->score);
 }
 
+static void put_block(struct lk_saving *saving, const struct lk_kv *kv, int i, int64_t b) {
+    /* Only counting bytes does not read the block. */
+    const char *block = saving->n_byte ? lk_kv_block(kv, i, b) : lk_kv_fetch(kv, i, b);
+    lk_saving_put(saving, lk_held_holder(kv, i, b), block, kv->level[i].block_bytes);
+}
+
 bool lk_cache_write_rows(const struct lk_cache *cache, struct lk_saving *saving) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         write_statistics(saving, kv, kv->holder);
         for (int i = 0; i < kv->n_level; i++)
-            for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                lk_saving_put(saving, lk_held_holder(kv, i, b), lk_kv_block(kv, i, b),
-                              kv->level[i].block_bytes);
+            for (int64_t b = 0; b < kv->level[i].n_block; b++) put_block(saving, kv, i, b);
         if (kv->side == LK_V && kv->evict)
             write_evict(saving, &cache->kv[k / 2][LK_K], kv->holder, &cache->evict[k / 2]);
     }
@@ -114,9 +118,7 @@ static void write_level_part(const struct level_pair *pair, struct lk_saving *sa
             saving->ok = link->merge(link, kv->holder, n_holder, index, (size_t)n) && saving->ok;
         for (int64_t b = b0; b < b0 + n; b++) {
             lk_saving_put(saving, 0, &index[b - b0], sizeof *index);
-            if (index[b - b0] < 0)
-                lk_saving_put(saving, lk_held_holder(kv, i, b), lk_kv_block(kv, i, b),
-                              level->block_bytes);
+            if (index[b - b0] < 0) put_block(saving, kv, i, b);
         }
     }
 }
@@ -229,13 +231,22 @@ static void restore_evict(struct lk_evict *evict, bool held, int64_t n, struct l
         lk_restoring_get(from, held ? evict->score : NULL, n_value * sizeof *evict->score);
 }
 
+/* The next bytes to a block; 0: leave them out. */
+static void get_block(struct lk_restoring *from, const struct lk_kv *kv, lk_block block,
+                      size_t size) {
+    struct lk_device *device = kv->arena->device;
+    char *at = lk_block_address(kv->arena, block);
+    lk_restoring_get(from, device && at ? kv->copy : at, size);
+    if (device && at) device->call->upload(device, (uint64_t)(uintptr_t)at, kv->copy, size, NULL);
+}
+
 bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         restore_statistics(kv, from);
         for (int i = 0; i < kv->n_level; i++)
             for (int64_t b = 0; b < kv->level[i].n_block; b++)
-                lk_restoring_get(from, lk_kv_block(kv, i, b), kv->level[i].block_bytes);
+                get_block(from, kv, kv->level[i].block[b], kv->level[i].block_bytes);
         if (kv->side == LK_V && kv->evict)
             restore_evict(&cache->evict[k / 2], !kv->is_elsewhere, kv->n_tok - kv->first, from);
     }
@@ -244,16 +255,6 @@ bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {
 }
 
 /* ---- restoring a part ---- */
-
-size_t lk_cache_max_block_bytes(const struct lk_cache *cache) {
-    size_t max = 0;
-    for (int k = 0; k < lk_cache_n_kv(cache); k++)
-        for (int i = 0; i < lk_cache_kv(cache, k)->n_level; i++) {
-            size_t n = lk_cache_kv(cache, k)->level[i].block_bytes;
-            if (n > max) max = n;
-        }
-    return max;
-}
 
 /* A level whose blocks are being replaced, and what it was in the later state. */
 struct level_part {
@@ -285,7 +286,7 @@ static lk_block take_later_block(struct level_part *part, int64_t b, int64_t sam
         int holder = lk_held_holder(part->later, part->level, same);
         if (held && !block) block = lk_pool_alloc(pool, later->block_bytes);
         if (held && !block) *ok = false;
-        void *data = block ? lk_block_host(&pool->arena, block) : from->spare;
+        void *data = block ? lk_block_address(&pool->arena, block) : from->spare;
         from->lost =
             !from->link->broadcast(from->link, holder, data, later->block_bytes) || from->lost;
     }
@@ -315,7 +316,7 @@ static bool restore_level_part(struct lk_cache *cache, struct lk_kv *kv, int i,
             bool held = lk_held_has_block(kv, i, b);
             if (held && ok) block = lk_pool_alloc(&cache->pool, level->block_bytes);
             ok = ok && (block || !held);
-            lk_restoring_get(from, lk_block_host(&cache->pool.arena, block), level->block_bytes);
+            get_block(from, kv, block, level->block_bytes);
         }
         if (has_table)
             level->block[level->n_block++] = block;

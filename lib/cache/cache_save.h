@@ -103,7 +103,4 @@ bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from);
  * the part has been read. */
 bool lk_cache_restore_part(struct lk_cache *cache, const void *counts, struct lk_restoring *from);
 
-/* Bytes of the largest block. */
-size_t lk_cache_max_block_bytes(const struct lk_cache *cache);
-
 #endif

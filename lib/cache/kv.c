@@ -1,6 +1,15 @@
 /* K or V of one layer: finding and decoding rows, and the layout of blocks. */
 #include "cache/kv.h"
 
+const char *lk_kv_fetch(const struct lk_kv *kv, int level, int64_t b) {
+    struct lk_device *device = kv->arena->device;
+    char *block = lk_kv_block(kv, level, b);
+    if (!device || !block) return block;
+    device->call->download(device, kv->copy, (uint64_t)(uintptr_t)block,
+                           kv->level[level].block_bytes, NULL);
+    return kv->copy;
+}
+
 char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n) {
     int64_t index = kv->count[level].skip + at;
     int block_rows = kv->rule[level].block_rows;
@@ -40,6 +49,10 @@ void lk_kv_read(const struct lk_row_range *range, int part, const struct lk_kern
         int row;
         int64_t n;
         const char *block = lk_kv_locate(kv, range->level, range->at + done, &row, &n);
+        if (kv->arena->device) {
+            int64_t index = kv->count[range->level].skip + range->at + done;
+            block = lk_kv_fetch(kv, range->level, index / p.block_rows);
+        }
         if (n > range->n - done) n = range->n - done;
         kernels->decode(&p, block + lk_level_part_offset(&kv->level[range->level], part), row,
                         (int)n, x + done * stride, stride);

@@ -41,6 +41,8 @@ struct lk_cache_shape {
     const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
     int64_t n_ctx;                    /* longest context that the model was trained for */
     struct lk_place place;            /* what is held here */
+    struct lk_device *device;         /* that has the blocks; NULL: the memory of the process */
+    struct lk_ledger *device_ledger;  /* counts what is there */
     const struct lk_kernels *kernels; /* the kernels that will score keys; NULL: any */
 };
 
@@ -128,6 +130,7 @@ struct lk_kv {
     int holder;                       /* number of the process that has share 0 */
     float *rows; /* [LK_MAX_MOVE][n_head][d_head] scratch, shared by all layers */
     float *out;  /* scratch of the same size: rows as another level stores them */
+    char *copy;  /* of a block of a device, shared by all layers; NULL: the blocks are here */
 };
 
 /* Does a call attend to a share of the rows only? */
@@ -162,10 +165,15 @@ static inline struct lk_part lk_kv_part(const struct lk_kv *kv, int level, int p
                             .sigma = lk_kv_sigma(kv, level, part)};
 }
 
-/* Block b of a level: its address for the CPU; NULL if it is not held here. */
+/* Block b of a level: its address, in the memory of the cache's device if it has one; NULL if it is
+ * not held here. */
 static inline char *lk_kv_block(const struct lk_kv *kv, int level, int64_t b) {
-    return lk_block_host(kv->arena, kv->level[level].block[b]);
+    return lk_block_address(kv->arena, kv->level[level].block[b]);
 }
+
+/* Block b of a level for reading by the CPU: itself, or a copy of a device's block until the next
+ * call for this side. NULL if it is not held here. */
+const char *lk_kv_fetch(const struct lk_kv *kv, int level, int64_t b);
 
 /* The block that holds row `at` of a level, counted from the level's oldest row; NULL if it
  * is not held here. *row: its index in the block. *n: number of the level's rows in this block from

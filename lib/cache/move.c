@@ -28,7 +28,7 @@ static void read_blocks(const struct lk_move *m, int part, const struct lk_kerne
     int row = m->from_row;
     for (int done = 0, b = 0; done < m->n; b++, row = 0) {
         int n = p.block_rows - row < m->n - done ? p.block_rows - row : m->n - done;
-        kernels->decode(&p, lk_block_host(kv->arena, m->from_block[b]) + offset, row, n,
+        kernels->decode(&p, lk_block_address(kv->arena, m->from_block[b]) + offset, row, n,
                         x + done * stride, stride);
         done += n;
     }
@@ -66,7 +66,7 @@ static void write_part(const struct lk_move *m, int part, const struct lk_kernel
     size_t offset = lk_level_part_offset(&kv->level[m->to], part);
     int row = m->to_row;
     for (int done = 0, b = 0; done < m->n; b++, row = 0) {
-        char *block = lk_block_host(kv->arena, m->to_block[b]) + offset;
+        char *block = lk_block_address(kv->arena, m->to_block[b]) + offset;
         int n = p.block_rows - row < m->n - done ? p.block_rows - row : m->n - done;
         if (m->replaces)
             lk_codec_replace(&p, block, row, x);
@@ -108,9 +108,57 @@ struct lk_moves *lk_moves_start(struct lk_short_list *list, struct lk_cache *cac
     return &list->moves;
 }
 
+struct lk_moves *lk_moves_start_long(struct lk_long_list *list, struct lk_cache *cache,
+                                     float *scratch) {
+    list->moves = (struct lk_moves){.cache = cache,
+                                    .scratch = scratch,
+                                    .move = list->move,
+                                    .cap = LK_LIST_MOVES,
+                                    .gone = list->gone,
+                                    .cap_gone = LK_LIST_MOVES};
+    return &list->moves;
+}
+
+/* Does `later` write what `earlier` reads or writes, or read what it writes? */
+static bool depends(const struct lk_move *later, const struct lk_move *earlier) {
+    if (later->kv != earlier->kv) return false;
+    bool same_parts =
+        later->first_part < earlier->end_part && earlier->first_part < later->end_part;
+    for (int i = 0; i < LK_MOVE_BLOCKS; i++)
+        for (int j = 0; j < LK_MOVE_BLOCKS; j++) {
+            lk_block read = later->from_block[i], written = earlier->to_block[j];
+            if (read && read == written) return true;
+            read = earlier->from_block[j];
+            if (read && read == later->to_block[i]) return true;
+            if (same_parts && written && written == later->to_block[i]) return true;
+        }
+    return false;
+}
+
+/* Let a device run the list: round after round of moves that do not depend on each other. */
+static void run_on_device(const struct lk_moves *list, struct lk_device *device) {
+    struct lk_move ready[LK_LIST_MOVES];
+    int round[LK_LIST_MOVES], last = 0;
+    for (int i = 0; i < list->n; i++) {
+        round[i] = 0;
+        for (int j = 0; j < i; j++)
+            if (round[j] >= round[i] && depends(&list->move[i], &list->move[j]))
+                round[i] = round[j] + 1;
+        if (round[i] > last) last = round[i];
+    }
+    for (int r = 0; r <= last; r++) {
+        size_t n = 0;
+        for (int i = 0; i < list->n; i++)
+            if (round[i] == r) ready[n++] = list->move[i];
+        device->call->move(device, NULL, ready, n, NULL);
+    }
+}
+
 void lk_moves_run(struct lk_moves *list) {
     struct lk_cache *cache = list->cache;
-    for (int i = 0; i < list->n; i++)
+    struct lk_device *device = cache->shape.device;
+    if (device && list->n > 0) run_on_device(list, device);
+    for (int i = 0; !device && i < list->n; i++)
         lk_move_execute(&list->move[i], cache->kernels, list->scratch,
                         cache->d_part[list->move[i].kv->side]);
     for (int i = 0; i < list->n_gone; i++) lk_pool_free(&cache->pool, list->gone[i]);
@@ -139,6 +187,11 @@ static bool is_read(const struct lk_moves *list, const struct lk_kv *kv, int lev
     return false;
 }
 
+void lk_moves_add(struct lk_moves *list, const struct lk_move *m) {
+    if (list->n == list->cap) lk_moves_run(list);
+    list->move[list->n++] = *m;
+}
+
 /* A move of rows [at, at + n) of level `from`, counted from its oldest row, to level `to`. */
 static struct lk_move move_from(const struct lk_kv *kv, int from, int64_t at, int n, int to) {
     int block_rows = kv->rule[from].block_rows;
@@ -153,11 +206,6 @@ static struct lk_move move_from(const struct lk_kv *kv, int from, int64_t at, in
     for (int i = 0; i * block_rows < m.from_row + n; i++)
         m.from_block[i] = kv->level[from].block[block + i];
     return m;
-}
-
-static void add_move(struct lk_moves *list, const struct lk_move *m) {
-    if (list->n == list->cap) lk_moves_run(list);
-    list->move[list->n++] = *m;
 }
 
 /* Make the blocks [first, first + n) of a level writable, and append those that are missing. False
@@ -190,7 +238,7 @@ static bool append_move(struct lk_moves *list, struct lk_kv *kv, struct lk_move 
     if (!take_blocks(list->cache, level, index / block_rows, n_block, held)) return false;
     for (int i = 0; i < n_block; i++) m->to_block[i] = level->block[index / block_rows + i];
     count->rows += m->n;
-    if (held) add_move(list, m);
+    if (held) lk_moves_add(list, m);
     return true;
 }
 
@@ -281,7 +329,7 @@ static bool replace_parts(const struct batch *b, enum lk_side side, int64_t r, i
     m.to_block[0] = level->block[block];
     m.first_part = first_head / level->n_head;
     m.end_part = (first_head + cache->evict[b->layer].unit) / level->n_head;
-    add_move(b->list, &m);
+    lk_moves_add(b->list, &m);
     return true;
 }
 

@@ -10,7 +10,10 @@ struct lk_cache;
 
 /* Rows that are encoded into blocks of a level of K or V of one layer: float rows, or rows of a
  * newer level as they are held. A move names its blocks, so it stays valid while counts change. */
-enum { LK_MOVE_BLOCKS = LK_MAX_MOVE / LK_TILE + 1 };
+enum {
+    LK_MOVE_BLOCKS = LK_MAX_MOVE / LK_TILE + 1,
+    LK_LIST_MOVES = 256, /* moves of a list, at most */
+};
 
 struct lk_move {
     const struct lk_kv *kv;
@@ -45,16 +48,29 @@ struct lk_short_list {
 };
 struct lk_moves *lk_moves_start(struct lk_short_list *list, struct lk_cache *cache, float *scratch);
 
+/* The same with room for the moves of all layers in a step, which a device executes at once. */
+struct lk_long_list {
+    struct lk_moves moves;
+    struct lk_move move[LK_LIST_MOVES];
+    lk_block gone[LK_LIST_MOVES];
+};
+struct lk_moves *lk_moves_start_long(struct lk_long_list *list, struct lk_cache *cache,
+                                     float *scratch);
+
 /* Floats of scratch to execute moves of a cache whose widest part has d channels. */
 static inline size_t lk_moves_scratch_floats(int d) { return (size_t)2 * LK_MAX_MOVE * d; }
 
-/* Execute the moves of the list, and free what its rows have left. The list is empty then. */
+/* Execute the moves of the list, on the cache's device or here, and free what its rows have left.
+ * The list is empty then. */
 void lk_moves_run(struct lk_moves *list);
 
 /* Execute one move on the CPU. scratch: lk_moves_scratch_floats(d) for parts of at most d
  * channels. */
 void lk_move_execute(const struct lk_move *move, const struct lk_kernels *kernels, float *scratch,
                      int d);
+
+/* Add a move whose blocks are the caller's choice. */
+void lk_moves_add(struct lk_moves *list, const struct lk_move *move);
 
 /* Compute channel statistics from the rows of level `from` if the next older level needs them and
  * they are not there yet. Rows of other shares are dropped when no statistics are missing. */

@@ -5,16 +5,32 @@
 
 void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *ledger) {
     memset(pool, 0, sizeof *pool);
-    pool->ledger = ledger;
+    pool->ledger = pool->slab_ledger = ledger;
     pool->slab_bytes = slab_bytes;
     while ((size_t)LK_BLOCK_UNIT << pool->arena.shift < slab_bytes) pool->arena.shift++;
     pthread_mutex_init(&pool->lock, NULL);
+}
+
+void lk_pool_use_device(struct lk_pool *pool, struct lk_device *device, struct lk_ledger *ledger) {
+    pool->arena.device = device;
+    pool->slab_ledger = ledger;
 }
 
 lk_block lk_arena_wrap(struct lk_arena *arena, struct lk_slab *slab, void *mem) {
     *slab = (struct lk_slab){.mem = mem};
     *arena = (struct lk_arena){.page = {slab}};
     return 1; /* offsets have no bits, so this is slab 1 */
+}
+
+void lk_block_copy(const struct lk_arena *to_arena, lk_block to, const struct lk_arena *from_arena,
+                   lk_block from, size_t size) {
+    struct lk_device *device = to_arena->device;
+    char *target = lk_block_address(to_arena, to), *source = lk_block_address(from_arena, from);
+    if (device)
+        device->call->copy(device, (uint64_t)(uintptr_t)target, (uint64_t)(uintptr_t)source, size,
+                           NULL);
+    else
+        memcpy(target, source, size);
 }
 
 /* ---- slabs by number ---- */
@@ -24,6 +40,28 @@ static struct lk_slab *slab_of(const struct lk_pool *pool, lk_block block) {
 }
 
 static size_t slab_bytes(const struct lk_pool_class *class) { return class->n_block * class->size; }
+
+/* Memory of a slab: of the process, or of the device. `ledger`: the one that counts it, the pool's
+ * or the common one. */
+static char *alloc_slab(struct lk_pool *pool, size_t size) {
+    struct lk_device *device = pool->arena.device;
+    uint64_t at = 0;
+    if (!device) return lk_alloc(pool->ledger, LK_FOR_CACHE, size);
+    if (!lk_ledger_add(pool->slab_ledger, LK_FOR_CACHE, size)) return NULL;
+    if (device->call->alloc(device, size, &at, NULL))
+        lk_ledger_remove(pool->slab_ledger, LK_FOR_CACHE, size);
+    return (char *)(uintptr_t)at;
+}
+
+static void release_slab(struct lk_pool *pool, struct lk_ledger *ledger, char *mem, size_t size) {
+    struct lk_device *device = pool->arena.device;
+    if (!device) {
+        lk_release(ledger, LK_FOR_CACHE, mem, size);
+    } else if (mem) {
+        device->call->free(device, (uint64_t)(uintptr_t)mem, size);
+        lk_ledger_remove(ledger, LK_FOR_CACHE, size);
+    }
+}
 
 static size_t page_bytes(int page) { return sizeof(struct lk_slab) << page; }
 
@@ -74,10 +112,10 @@ static bool add_slab(struct lk_pool *pool, struct lk_pool_class *class) {
             return false;
         class->cap = cap;
     }
-    char *mem = lk_alloc(pool->ledger, LK_FOR_CACHE, slab_bytes(class));
+    char *mem = alloc_slab(pool, slab_bytes(class));
     uint32_t number = mem ? take_number(pool) : 0;
     if (!number) {
-        lk_release(pool->ledger, LK_FOR_CACHE, mem, slab_bytes(class));
+        release_slab(pool, pool->slab_ledger, mem, slab_bytes(class));
         return false;
     }
     *lk_arena_slab(&pool->arena, number) =
@@ -104,7 +142,7 @@ static void forget_free_blocks(struct lk_pool *pool, struct lk_pool_class *class
 static void free_slab(struct lk_pool *pool, uint32_t number) {
     struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
     struct lk_pool_class *class = &pool->class[slab->class];
-    lk_release(pool->ledger, LK_FOR_CACHE, slab->mem, slab_bytes(class));
+    release_slab(pool, pool->slab_ledger, slab->mem, slab_bytes(class));
     class->n_slab--;
     class->n_own -= class->n_block;
     give_number(pool, number);
@@ -120,9 +158,9 @@ static bool is_droppable(const struct lk_pool_class *class, const struct lk_slab
 static void release_shared_slab(struct lk_pool *pool, uint32_t number) {
     struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
     struct lk_pool_class *class = &pool->class[slab->class];
-    lk_ledger_return(pool->ledger, slab_bytes(class));
+    lk_ledger_return(pool->slab_ledger, slab_bytes(class));
     if (atomic_fetch_sub(&slab->refs->n_pool, 1) == 1) {
-        lk_release(pool->ledger->common, LK_FOR_CACHE, slab->mem, slab_bytes(class));
+        release_slab(pool, pool->slab_ledger->common, slab->mem, slab_bytes(class));
         lk_release(pool->ledger->common, LK_FOR_CACHE, slab->refs, sizeof *slab->refs);
     }
     class->n_slab--;
@@ -242,7 +280,7 @@ static bool share_slab(struct lk_pool *pool, struct lk_slab *slab) {
     struct lk_ledger *common = pool->ledger->common;
     struct lk_slab_refs *refs = common ? lk_alloc(common, LK_FOR_CACHE, sizeof *refs) : NULL;
     if (!refs) return false;
-    if (!lk_ledger_share(pool->ledger, LK_FOR_CACHE, slab_bytes(class))) {
+    if (!lk_ledger_share(pool->slab_ledger, LK_FOR_CACHE, slab_bytes(class))) {
         lk_release(common, LK_FOR_CACHE, refs, sizeof *refs);
         return false;
     }
@@ -269,7 +307,7 @@ static bool share_slabs(struct lk_pool *pool) {
 static bool join_slab(struct lk_pool *to, uint32_t number, const struct lk_slab *slab,
                       size_t size) {
     struct lk_pool_class *class = find_class(to, size);
-    if (!class || !lk_ledger_borrow(to->ledger, slab_bytes(class))) return false;
+    if (!class || !lk_ledger_borrow(to->slab_ledger, slab_bytes(class))) return false;
     struct lk_slab *own = lk_arena_slab(&to->arena, number);
     *own = *slab;
     own->class = (uint8_t)(class - to->class);
@@ -283,7 +321,9 @@ bool lk_pool_share(struct lk_pool *to, struct lk_pool *from) {
     lk_pool_unreserve(from);
     lk_pool_trim(from);
     clear(to);
-    bool ok = from->ledger->common == to->ledger->common && share_slabs(from) &&
+    bool ok = from->ledger->common == to->ledger->common &&
+              from->slab_ledger->common == to->slab_ledger->common &&
+              from->arena.device == to->arena.device && share_slabs(from) &&
               grow_pages(to, from->n_slab);
     while (ok && to->n_slab < from->n_slab) {
         uint32_t number = ++to->n_slab;
@@ -342,8 +382,7 @@ lk_block lk_pool_make_writable(struct lk_pool *pool, lk_block block) {
     struct lk_pool_class *class = &pool->class[slab->class];
     lk_block writable = is_shared(slab) ? alloc_block(pool, class) : block;
     if (writable && writable != block) {
-        memcpy(lk_block_host(&pool->arena, writable), lk_block_host(&pool->arena, block),
-               class->size);
+        lk_block_copy(&pool->arena, writable, &pool->arena, block, class->size);
         free_block(pool, block);
     }
     pthread_mutex_unlock(&pool->lock);

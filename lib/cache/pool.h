@@ -1,6 +1,6 @@
 /* A pool of blocks by size, so that a decoding step allocates and frees blocks without malloc.
  *
- * A block has a number, not an address, so that it may lie in the memory of a device. Blocks of one
+ * A block has a number, not an address, because it may lie in the memory of a device. Blocks of one
  * size come from slabs of about pool->slab_bytes, for all layers of a cache together:
  *
  *     lk_block: | number of its slab | offset in the slab in units of LK_BLOCK_UNIT |
@@ -18,6 +18,7 @@
 #define LK_CACHE_POOL_H
 
 #include "base/ledger.h"
+#include "device/device.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -37,7 +38,8 @@ struct lk_slab_refs {
 };
 
 struct lk_slab {
-    char *mem;                 /* the blocks; NULL: the number is unused */
+    char *mem;                 /* the blocks: an address, of a device if the arena has one. NULL:
+                                  the number is unused */
     struct lk_slab_refs *refs; /* NULL: the slab belongs to this pool only */
     uint32_t n_held;           /* blocks that this pool's cache holds; the others are free, or
                                   unusable if the slab is shared. Of an unused number: the next
@@ -49,7 +51,8 @@ struct lk_slab {
 /* Slabs by number, from 1 on: page[i] has the slabs [2^i, 2^(i + 1)). Pages do not move, so a
  * thread may use a block while another one adds a slab. */
 struct lk_arena {
-    int shift; /* bits of a block's offset in its slab */
+    struct lk_device *device; /* that has the slabs; NULL: they are memory of the process */
+    int shift;                /* bits of a block's offset in its slab */
     struct lk_slab *page[32];
 };
 
@@ -58,12 +61,16 @@ static inline struct lk_slab *lk_arena_slab(const struct lk_arena *arena, uint32
     return &arena->page[page][number - (1u << page)];
 }
 
-/* The address of a block; NULL if there is none. */
-static inline char *lk_block_host(const struct lk_arena *arena, lk_block block) {
+/* The address of a block, in the memory of the device if there is one; NULL: no block. */
+static inline char *lk_block_address(const struct lk_arena *arena, lk_block block) {
     if (block == 0) return NULL;
     uint32_t offset = block & ((1u << arena->shift) - 1);
     return lk_arena_slab(arena, block >> arena->shift)->mem + (size_t)offset * LK_BLOCK_UNIT;
 }
+
+/* Copy a block of `size` bytes between arenas of the same device, or of the process. */
+void lk_block_copy(const struct lk_arena *to_arena, lk_block to, const struct lk_arena *from_arena,
+                   lk_block from, size_t size);
 
 /* Let the arena have one block, which is memory of the caller; slab: room for its description. */
 lk_block lk_arena_wrap(struct lk_arena *arena, struct lk_slab *slab, void *mem);
@@ -81,6 +88,7 @@ struct lk_pool_class {
 /* alloc, free, is_shared, is_reusable and make_writable are thread-safe; the others are not. */
 struct lk_pool {
     struct lk_ledger *ledger;
+    struct lk_ledger *slab_ledger; /* of the slabs; a device's own */
     pthread_mutex_t lock;
     size_t slab_bytes;
     bool keep_free;  /* do not return slabs to the system when blocks are freed */
@@ -93,6 +101,9 @@ struct lk_pool {
 
 /* slab_bytes: a power of two. A pool has room for 2^32 units, or 128 GiB. */
 void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *ledger);
+
+/* Let the slabs of a new pool be memory of a device, counted in `ledger`. Both are borrowed. */
+void lk_pool_use_device(struct lk_pool *pool, struct lk_device *device, struct lk_ledger *ledger);
 void lk_pool_destroy(struct lk_pool *pool);
 
 /* Forget all reservations. Reserve n more free blocks of `size` bytes. Allocate the slabs for what

@@ -27,6 +27,9 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
         /* Provisional positions, until lk_evict_select. */
         lk_evict_append(&cache->evict[layer], n_tok - kv->first, kv->first);
     }
+    for (int side = 0; side < 2; side++)
+        if (!lk_cache_reserve_stage(cache, side, LK_MAX_MOVE))
+            return lk_fail(err, LK_E_NOMEM, "no device memory for a prompt's rows");
     return lk_cache_alloc_blocks(cache, layer, err);
 }
 
@@ -53,10 +56,10 @@ static void calibrate_prompt(struct lk_cache *cache, struct lk_kv *kv, int head,
     }
 }
 
-/* Encode the prompt's rows of one level from its row `from` on, for the part that starts with this
- * head. */
-static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int head, int64_t from,
-                         const struct lk_kv *exact) {
+/* Encode the prompt's rows [from, end) of one level, for the part that starts with this head. into:
+ * the only block that they are in, or NULL: the level's blocks. */
+static void encode_rows(const struct lk_cache *cache, struct lk_kv *kv, int i, int head,
+                        int64_t from, int64_t end, const struct lk_kv *exact, char *into) {
     const struct lk_level *level = &kv->level[i];
     const struct lk_kernels *kernels = cache->kernels;
     int part = head / level->n_head;
@@ -65,7 +68,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     /* Scratch that no other thread uses: the columns of this head, or of its group. */
     float *rows = kv->rows + offset, *x = level->basis ? kv->out + offset : rows;
     bool selected = kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
-    for (int64_t at = from; at < kv->count[i].rows;) {
+    for (int64_t at = from; at < end;) {
         int row;
         int64_t n;
         char *block = lk_kv_locate(kv, i, at, &row, &n);
@@ -73,7 +76,7 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
             at += n;
             continue;
         }
-        block += lk_level_part_offset(level, part);
+        block = (into ? into : block) + lk_level_part_offset(level, part);
         /* Rows that have already left the first block were encoded together with it. */
         int64_t n_left = at == 0 && p.block_rows <= LK_MAX_MOVE ? row : 0;
         if (n_left + n > LK_MAX_MOVE) n = LK_MAX_MOVE - n_left;
@@ -93,10 +96,69 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
     }
 }
 
+/* ---- on a device: rows are encoded there, or here if a policy chose them head by head ---- */
+
+static void upload_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t from,
+                         const struct lk_kv *exact) {
+    struct lk_device *device = cache->shape.device;
+    size_t size = kv->level[i].block_bytes;
+    for (int64_t at = from, n; at < kv->count[i].rows; at += n) {
+        int row;
+        uint64_t block = (uint64_t)(uintptr_t)lk_kv_locate(kv, i, at, &row, &n);
+        memset(kv->copy, 0, size);
+        for (int head = 0; head < kv->n_head; head += kv->level[i].n_head)
+            encode_rows(cache, kv, i, head, at, at + n, exact, kv->copy);
+        device->call->upload(device, block, kv->copy, size, NULL);
+    }
+}
+
+static void move_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t from,
+                       const struct lk_kv *exact) {
+    struct lk_short_list room;
+    struct lk_moves *list = lk_moves_start(&room, cache, kv->rows);
+    size_t width = lk_kv_width(kv);
+    int block_rows = kv->rule[i].block_rows;
+    for (int64_t at = from, n; at < kv->count[i].rows; at += n) {
+        int row;
+        lk_kv_locate(kv, i, at, &row, &n);
+        int n_left = at == 0 && block_rows <= LK_MAX_MOVE ? row : 0; /* as in encode_rows */
+        if (n_left + n > LK_MAX_MOVE) n = LK_MAX_MOVE - n_left;
+        int64_t pos = lk_kv_position(kv, i, at, 0) - n_left;
+        for (int head = 0; head < kv->n_head; head++)
+            lk_kv_read(&(struct lk_row_range){exact, 0, pos, n_left + n}, head, cache->kernels,
+                       kv->rows + (size_t)head * kv->d_head, width);
+        struct lk_move m = {.kv = kv,
+                            .x = lk_cache_stage(cache, kv->side, kv->rows, n_left + n, width),
+                            .to = i,
+                            .n = n_left + (int)n,
+                            .end_part = kv->level[i].n_part,
+                            .to_row = row - n_left,
+                            .to_block = {kv->level[i].block[(kv->count[i].skip + at) / block_rows]},
+                            .pos = pos};
+        lk_moves_add(list, &m);
+        lk_moves_run(list); /* the next rows take the place of these on the device */
+    }
+}
+
+/* Encode the prompt's rows of one level from its row `from` on, for the part that starts with this
+ * head; on a device, for all parts with head 0. */
+static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int head, int64_t from,
+                         const struct lk_kv *exact) {
+    if (!kv->arena->device)
+        encode_rows(cache, kv, i, head, from, kv->count[i].rows, exact, NULL);
+    else if (kv->rule[i].limit.policy.kind != LK_POLICY_NONE)
+        upload_level(cache, kv, i, from, exact);
+    else
+        move_level(cache, kv, i, from, exact);
+}
+
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
                             const struct lk_kv *exact) {
     struct lk_kv *kv = &cache->kv[layer][side];
-    calibrate_prompt(cache, kv, head, exact);
+    bool on_device = kv->arena->device;
+    if (on_device && head > 0) return; /* with the first one */
+    for (int h = head; h < (on_device ? kv->n_head : head + 1); h++)
+        calibrate_prompt(cache, kv, h, exact);
     for (int i = 0; i < kv->n_level; i++)
         if (head % kv->level[i].n_head == 0) encode_level(cache, kv, i, head, 0, exact);
 }
@@ -132,8 +194,7 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
                 if (!lk_cache_add_block(part, level, lk_held_has_block(kv, i, level->n_block)))
                     return false;
             /* As in lk_cache_alloc_blocks. */
-            if (kv->count[i].skip && level->block[0])
-                memset(lk_kv_block(kv, i, 0), 0, level->block_bytes);
+            if (kv->count[i].skip && level->block[0]) lk_cache_clear_block(part, level, 0);
         }
     }
     return true;
@@ -142,6 +203,7 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
 void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int layer,
                           enum lk_side side, int head, const struct lk_kv *exact) {
     const struct lk_kv *own = &part->kv[layer][side];
+    if (own->arena->device && head > 0) return;
     struct lk_kv kv = whole->kv[layer][side]; /* with its statistics, bases and scratch */
     int64_t n_equal[LK_MAX_KV_LEVEL];
     for (int i = 0; i < kv.n_level; i++) n_equal[i] = count_equal_blocks(own, &kv, i);
@@ -166,7 +228,8 @@ static bool join_level(struct lk_cache *to, struct lk_kv *kv, const struct lk_kv
     while (level->n_block > n_equal) lk_pool_free(&to->pool, level->block[--level->n_block]);
     for (int64_t b = n_equal; b < own->n_block; b++) {
         if (!lk_cache_add_block(to, level, own->block[b] != 0)) return false;
-        if (own->block[b]) memcpy(lk_kv_block(kv, i, b), lk_kv_block(part, i, b), own->block_bytes);
+        if (own->block[b])
+            lk_block_copy(kv->arena, level->block[b], part->arena, own->block[b], own->block_bytes);
     }
     return true;
 }

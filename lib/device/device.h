@@ -16,7 +16,9 @@
  * the host after it has returned, except that `download` returns when the bytes are there.
  *
  * Errors. A command that cannot be executed returns a status. A fault that the device notices later
- * is the status of a later command or of `sync`. LK_E_NOMEM of `alloc` changes nothing.
+ * is the status of a later command or of `sync`. After a fault every `sync` fails, so a caller may
+ * leave statuses of commands out and look at the status of the `sync` that ends them. LK_E_NOMEM of
+ * `alloc` is no fault and changes nothing.
  *
  * Threads. All functions may be called by any thread; the device handles one call at a time.
  *
@@ -78,14 +80,15 @@ struct lk_device_functions {
 
     /* ---- commands ---- */
 
-    /* Execute moves in their order. Moves that touch the same rows are successive, so a device may
-     * execute others at the same time. move, host: [n]. */
+    /* Execute moves, in any order and at the same time: none of them writes to a part of a block
+     * that another one reads or writes. move, host: [n]. */
     lk_status (*move)(struct lk_device *device, const struct lk_device_move *move,
                       const struct lk_move *host, size_t n, lk_err *err);
 
     /* Attend to the rows of one layer: one call for each sequence of a pass. Queries, and partials
      * in the form of lk_attn (attention/attn_item.h), are in the memory of the device. call: [n];
-     * host: [n], whose q and partial are addresses of the device. */
+     * host: [n], whose q and partial are addresses of the device. A call leaves partials of one
+     * range, or if the device `splits`, of lk_attn_ranges. */
     lk_status (*attend)(struct lk_device *device, const struct lk_device_attend *call,
                         const struct lk_attn *host, size_t n, lk_err *err);
 
@@ -112,6 +115,7 @@ struct lk_device {
     char name[32];     /* "cuda0" */
     char text[96];     /* for people: "NVIDIA H200, 139.8 GiB" */
     size_t slab_bytes; /* of the slabs that blocks lie in: a power of two */
+    bool splits;       /* partials have the ranges of lk_attn_items */
     void *self;        /* of the functions */
 };
 

@@ -1,0 +1,299 @@
+/* A device that computes on the CPU. Its memory is one range of addresses, which is accessible
+ * while a command runs. */
+#include "pretend/pretend.h"
+
+#include "attention/attention.h"
+#include "cache/cache.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    UNIT = 4096,           /* of allocations; addresses are multiples of it */
+    SLAB_BYTES = 1 << 16,  /* small, for tests of small caches */
+    MAX_D = LK_MAX_D_HEAD, /* channels of a part */
+};
+
+static const size_t memory_bytes = (size_t)1 << 32; /* reserved as addresses; used as needed */
+
+/* Free ranges of the memory, in order of address. */
+struct range {
+    size_t at, size;
+    struct range *next;
+};
+
+struct pretend {
+    struct lk_device device;
+    struct lk_ledger *ledger;
+    const struct lk_kernels *kernels;
+    pthread_mutex_t lock; /* held while a command runs */
+    char *memory;         /* [memory_bytes] */
+    size_t end;           /* bytes from here on were never used */
+    struct range *unused; /* below `end` */
+    float *scratch;       /* [n_scratch] of moves and attention */
+    size_t n_scratch;
+};
+
+static struct pretend *of(struct lk_device *device) { return device->self; }
+
+static void *pointer(uint64_t at) { return (void *)(uintptr_t)at; }
+
+/* Every command runs between these two. */
+static void enter(struct pretend *p) {
+    pthread_mutex_lock(&p->lock);
+    if (p->end) mprotect(p->memory, p->end, PROT_READ | PROT_WRITE);
+}
+
+static lk_status leave(struct pretend *p) {
+    if (p->end) mprotect(p->memory, p->end, PROT_NONE);
+    pthread_mutex_unlock(&p->lock);
+    return LK_OK;
+}
+
+/* ---- memory ---- */
+
+static size_t whole_units(size_t size) { return (size + UNIT - 1) / UNIT * UNIT; }
+
+/* Take `size` bytes of a free range; SIZE_MAX if none is large enough. */
+static size_t take_unused(struct pretend *p, size_t size) {
+    for (struct range **r = &p->unused; *r; r = &(*r)->next) {
+        if ((*r)->size < size) continue;
+        struct range *from = *r;
+        size_t at = from->at;
+        from->at += size;
+        from->size -= size;
+        if (from->size == 0) {
+            *r = from->next;
+            lk_release(p->ledger, LK_FOR_OTHER, from, sizeof *from);
+        }
+        return at;
+    }
+    return SIZE_MAX;
+}
+
+static lk_status pretend_alloc(struct lk_device *device, size_t size, uint64_t *at, lk_err *err) {
+    struct pretend *p = of(device);
+    pthread_mutex_lock(&p->lock);
+    size_t need = whole_units(size), offset = take_unused(p, need);
+    if (offset == SIZE_MAX && need <= memory_bytes - p->end) {
+        offset = p->end;
+        p->end += need;
+    }
+    if (offset != SIZE_MAX) {
+        mprotect(p->memory + offset, need, PROT_READ | PROT_WRITE);
+        memset(p->memory + offset, 0, need);
+        mprotect(p->memory + offset, need, PROT_NONE);
+        *at = (uint64_t)(uintptr_t)(p->memory + offset);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (offset != SIZE_MAX) return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "the pretend device has no memory for %zu bytes", size);
+}
+
+/* Without memory for the description of the range, it is not used again. */
+static void pretend_free(struct lk_device *device, uint64_t at, size_t size) {
+    struct pretend *p = of(device);
+    pthread_mutex_lock(&p->lock);
+    size_t offset = (size_t)((char *)pointer(at) - p->memory), n = whole_units(size);
+    struct range **r = &p->unused, *before = NULL;
+    for (; *r && (*r)->at < offset; r = &(*r)->next) before = *r;
+    struct range *after = *r;
+    if (before && before->at + before->size == offset) {
+        before->size += n;
+        if (after && before->at + before->size == after->at) {
+            before->size += after->size;
+            before->next = after->next;
+            lk_release(p->ledger, LK_FOR_OTHER, after, sizeof *after);
+        }
+    } else if (after && offset + n == after->at) {
+        after->at = offset;
+        after->size += n;
+    } else {
+        struct range *one = lk_alloc(p->ledger, LK_FOR_OTHER, sizeof *one);
+        if (one) {
+            *one = (struct range){offset, n, after};
+            *r = one;
+        }
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static lk_status pretend_upload(struct lk_device *device, uint64_t to, const void *from,
+                                size_t size, lk_err *err) {
+    (void)err;
+    enter(of(device));
+    memcpy(pointer(to), from, size);
+    return leave(of(device));
+}
+
+static lk_status pretend_download(struct lk_device *device, void *to, uint64_t from, size_t size,
+                                  lk_err *err) {
+    (void)err;
+    enter(of(device));
+    memcpy(to, pointer(from), size);
+    return leave(of(device));
+}
+
+static lk_status pretend_copy(struct lk_device *device, uint64_t to, uint64_t from, size_t size,
+                              lk_err *err) {
+    (void)err;
+    enter(of(device));
+    memcpy(pointer(to), pointer(from), size);
+    return leave(of(device));
+}
+
+static lk_status pretend_clear(struct lk_device *device, uint64_t to, size_t size, lk_err *err) {
+    (void)err;
+    enter(of(device));
+    memset(pointer(to), 0, size);
+    return leave(of(device));
+}
+
+/* ---- commands ---- */
+
+static bool grow_scratch(struct pretend *p, size_t n) {
+    if (n <= p->n_scratch) return true;
+    if (!lk_grow(p->ledger, LK_FOR_SCRATCH, (void **)&p->scratch, p->n_scratch * sizeof(float),
+                 n * sizeof(float)))
+        return false;
+    p->n_scratch = n;
+    return true;
+}
+
+static lk_status fail_scratch(lk_err *err) {
+    return lk_fail(err, LK_E_NOMEM, "no memory for the pretend device's scratch");
+}
+
+/* Channels of the widest part of a move's source and target. */
+static int widest_part(const struct lk_move *m) {
+    const struct lk_kv *kv = m->kv;
+    int d = kv->d_head;
+    if (kv->level[m->to].d_part > d) d = kv->level[m->to].d_part;
+    if (!m->x && kv->level[m->from].d_part > d) d = kv->level[m->from].d_part;
+    return d;
+}
+
+static lk_status pretend_move(struct lk_device *device, const struct lk_device_move *move,
+                              const struct lk_move *host, size_t n, lk_err *err) {
+    struct pretend *p = of(device);
+    bool ok = true;
+    (void)move;
+    enter(p);
+    for (size_t i = n;
+         ok && i-- > 0;) { /* in another order than the list's: they are independent */
+        int d = widest_part(&host[i]);
+        ok = grow_scratch(p, lk_moves_scratch_floats(d));
+        if (ok) lk_move_execute(&host[i], p->kernels, p->scratch, d);
+    }
+    leave(p);
+    return ok ? LK_OK : fail_scratch(err);
+}
+
+/* A call in the pretend device's own scratch, by one thread. */
+static struct lk_attn own_call(const struct pretend *p, const struct lk_attn *host) {
+    struct lk_attn call = *host;
+    call.scratch = p->scratch;
+    return call;
+}
+
+static lk_status pretend_attend(struct lk_device *device, const struct lk_device_attend *command,
+                                const struct lk_attn *host, size_t n, lk_err *err) {
+    struct pretend *p = of(device);
+    bool ok = true;
+    (void)command;
+    enter(p);
+    ok = grow_scratch(p, lk_attn_scratch_floats(MAX_D));
+    for (size_t i = 0; ok && i < n; i++) {
+        struct lk_attn call = own_call(p, &host[i]);
+        lk_attn_items(&call, 0, 1);
+    }
+    leave(p);
+    return ok ? LK_OK : fail_scratch(err);
+}
+
+static lk_status pretend_score(struct lk_device *device, const struct lk_device_attend *command,
+                               const struct lk_attn *host, bool last, uint64_t scores,
+                               lk_err *err) {
+    struct pretend *p = of(device);
+    (void)command;
+    enter(p);
+    bool ok = grow_scratch(p, lk_attn_scratch_floats(MAX_D));
+    if (ok) {
+        struct lk_attn call = own_call(p, host);
+        lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v), last,
+                                  pointer(scores), 0, 1);
+    }
+    leave(p);
+    return ok ? LK_OK : fail_scratch(err);
+}
+
+static lk_status pretend_sync(struct lk_device *device, lk_err *err) {
+    (void)device, (void)err;
+    return LK_OK;
+}
+
+/* ---- the device ---- */
+
+/* It attends as the CPU does. */
+static const char *pretend_refuses(const struct lk_device *device,
+                                   const struct lk_device_needs *needs) {
+    (void)device;
+    return needs->divided ? "several processes share the rows, which lie in their own memory"
+                          : NULL;
+}
+
+static void pretend_memory(const struct lk_device *device, uint64_t *total, uint64_t *unused) {
+    const struct pretend *p = device->self;
+    *total = memory_bytes;
+    *unused = memory_bytes - p->end;
+}
+
+static void pretend_close(struct lk_device *device) {
+    struct pretend *p = of(device);
+    for (struct range *r = p->unused, *next; r; r = next) {
+        next = r->next;
+        lk_release(p->ledger, LK_FOR_OTHER, r, sizeof *r);
+    }
+    lk_release(p->ledger, LK_FOR_SCRATCH, p->scratch, p->n_scratch * sizeof(float));
+    munmap(p->memory, memory_bytes);
+    pthread_mutex_destroy(&p->lock);
+    lk_release(p->ledger, LK_FOR_OTHER, p, sizeof *p);
+}
+
+static const struct lk_device_functions functions = {.alloc = pretend_alloc,
+                                                     .free = pretend_free,
+                                                     .upload = pretend_upload,
+                                                     .download = pretend_download,
+                                                     .copy = pretend_copy,
+                                                     .clear = pretend_clear,
+                                                     .move = pretend_move,
+                                                     .attend = pretend_attend,
+                                                     .score = pretend_score,
+                                                     .sync = pretend_sync,
+                                                     .refuses = pretend_refuses,
+                                                     .memory = pretend_memory,
+                                                     .close = pretend_close};
+
+lk_status lk_pretend_open(struct lk_device **out, struct lk_ledger *ledger, lk_err *err) {
+    struct pretend *p = lk_alloc(ledger, LK_FOR_OTHER, sizeof *p);
+    void *memory =
+        p ? mmap(NULL, memory_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+          : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        lk_release(ledger, LK_FOR_OTHER, p, sizeof *p);
+        return lk_fail(err, LK_E_NOMEM, "no memory for the pretend device");
+    }
+    *p = (struct pretend){.device = {.call = &functions,
+                                     .name = LK_PRETEND_NAME,
+                                     .text = "the CPU, in memory of its own, for tests",
+                                     .slab_bytes = SLAB_BYTES,
+                                     .splits = true,
+                                     .self = p},
+                          .ledger = ledger,
+                          .kernels = lk_kernels_choose(NULL),
+                          .memory = memory};
+    pthread_mutex_init(&p->lock, NULL);
+    *out = &p->device;
+    return LK_OK;
+}
