@@ -323,7 +323,14 @@ struct lk_session_opts {
     int32_t n_ctx;        /* maximum number of tokens; 0: the context length of the training */
     bool chunked_prefill; /* prefill through the compressed cache instead of exactly: less memory */
     uint64_t max_bytes;   /* limit for cache and scratch together; 0: none */
-    int32_t n_checkpoint; /* maximum of the states that lk_session_sync keeps; 0: none */
+
+    /* A device that holds the rows of the cache and attends to them: "cuda0", or "pretend", the CPU
+     * with memory of its own, for tests. NULL or "cpu": the CPU. A recipe or a model that the
+     * device cannot run is refused by lk_session_new, LK_E_UNSUPPORTED. */
+    const char *device;
+    uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
+
+    int32_t n_checkpoint;      /* maximum of the states that lk_session_sync keeps; 0: none */
     uint64_t checkpoint_bytes; /* what they may hold, beyond the first 8; 0: 64 MiB, or a quarter
                                   of an f16 cache of n_ctx tokens if that is more */
     lk_progress progress;      /* of lk_session_sync; may be NULL; units are tokens x layers */
@@ -394,6 +401,8 @@ typedef struct {
     uint64_t shared_bytes;     /* part of cache_bytes in blocks that other sessions may share */
     uint64_t f16_bytes;        /* what an f16 cache would need for these tokens */
     uint64_t scratch_bytes;    /* activations, logits, graphs; not part of the cache */
+    uint64_t device_bytes;     /* in the memory of the device: rows, which are part of cache_bytes,
+                                  and scratch, which is not part of scratch_bytes */
     double bits_per_value;     /* 16 x cache_bytes / f16_bytes */
     double bytes_per_token;    /* cache_bytes / n_tok */
     uint64_t sidecar_bytes;    /* what the recipe needs of the sidecar; sessions share most of it */

@@ -1,9 +1,11 @@
-/* Filling lk_err. */
+/* Filling lk_err, and the version that messages name. */
 #include "base/err.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+const char *lk_version(void) { return LOWKEY_VERSION; }
 
 lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
     if (!err) return status;

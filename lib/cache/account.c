@@ -31,6 +31,9 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
     }
     sum.padding = lk_ledger_bytes(cache->ledger, LK_FOR_CACHE) +
                   atomic_load(&cache->ledger->borrowed) - sum.code - sum.scale - sum.exact;
+    const struct lk_ledger *device = cache->shape.device ? cache->shape.device_ledger : NULL;
+    if (device)
+        sum.padding += lk_ledger_bytes(device, LK_FOR_CACHE) + atomic_load(&device->borrowed);
     return sum;
 }
 

@@ -18,9 +18,10 @@ enum { LK_OBSERVE_ROWS = 512 }; /* rows of a prompt, at most, that channel stati
 lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok, lk_err *err);
 
 /* Then encode the prompt's rows of one head, and the latents of a group with the group's first
- * head; on a device, everything with head 0. Heads and sides may be encoded in any order and by any threads. exact: one level of f16
- * rows of positions 0 to n_tok - 1. Channel statistics are computed from the first LK_OBSERVE_ROWS
- * rows after the sinks, and from queries observed before. */
+ * head; on a device, everything with head 0. Heads and sides may be encoded in any order and by any
+ * threads. exact: one level of f16 rows of positions 0 to n_tok - 1. Channel statistics are
+ * computed from the first LK_OBSERVE_ROWS rows after the sinks, and from queries observed
+ * before. */
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
                             const struct lk_kv *exact);
 

@@ -18,7 +18,7 @@
  * Errors. A command that cannot be executed returns a status. A fault that the device notices later
  * is the status of a later command or of `sync`. After a fault every `sync` fails, so a caller may
  * leave statuses of commands out and look at the status of the `sync` that ends them. LK_E_NOMEM of
- * `alloc` is no fault and changes nothing.
+ * `alloc` changes nothing.
  *
  * Threads. All functions may be called by any thread; the device handles one call at a time.
  *

@@ -137,6 +137,9 @@ static void finish_entry(const struct lk_seq *seq, const lk_err *why) {
     lk_session_drop_tokens(s);
     if (why->code)
         seq->entry->err = *why;
+    else if (failed == LK_E_IO && s->rows.device)
+        lk_fail(&seq->entry->err, failed, "the device %s has failed; open the model again",
+                s->rows.device->name);
     else if (failed == LK_E_IO)
         lk_fail_lost(&seq->entry->err);
     else

@@ -23,6 +23,7 @@ lk_status lk_checkpoints_init(struct lk_session *s, lk_err *err) {
     struct lk_checkpoints *c = &s->checkpoints;
     int cap = s->opts.n_checkpoint;
     c->ledger.common = &s->model->ledger;
+    c->device_ledger.common = &s->model->device_ledger;
     uint64_t part = lk_cache_f16_bytes(&s->cache->shape, s->opts.n_ctx) / 4;
     c->max_bytes = part > LK_CHECKPOINT_BYTES ? part : LK_CHECKPOINT_BYTES;
     if (s->opts.checkpoint_bytes) c->max_bytes = s->opts.checkpoint_bytes;
@@ -91,10 +92,12 @@ bool lk_checkpoint_alloc(struct lk_session *s, size_t n_tok, bool logits,
                          struct lk_checkpoint *out) {
     struct lk_ledger *ledger = &s->checkpoints.ledger;
     struct lk_checkpoint at = {.n_tok = n_tok};
+    struct lk_cache_shape shape = s->cache->shape;
+    shape.device_ledger = &s->checkpoints.device_ledger;
     if (logits) at.logits = lk_alloc(ledger, LK_FOR_CACHE, logits_bytes(s));
     if (states_bytes(s)) at.states = lk_alloc(ledger, LK_FOR_CACHE, states_bytes(s));
     bool ok = (at.logits || !logits) && (at.states || !states_bytes(s)) &&
-              !lk_cache_alloc(&at.cache, s->recipe, &s->cache->shape, ledger, NULL);
+              !lk_cache_alloc(&at.cache, s->recipe, &shape, ledger, NULL);
     if (!ok) {
         lk_checkpoint_free(s, &at);
         return false;
@@ -273,7 +276,8 @@ void lk_checkpoints_copy(struct lk_session *s, const struct lk_session *from) {
 uint64_t lk_checkpoints_bytes(const struct lk_session *s) {
     uint64_t bytes = 0;
     for (int purpose = 0; purpose < LK_N_PURPOSE; purpose++)
-        bytes += lk_ledger_bytes(&s->checkpoints.ledger, purpose);
+        bytes += lk_ledger_bytes(&s->checkpoints.ledger, purpose) +
+                 lk_ledger_bytes(&s->checkpoints.device_ledger, purpose);
     return bytes;
 }
 

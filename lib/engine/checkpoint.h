@@ -42,8 +42,9 @@ struct lk_checkpoint {
 };
 
 struct lk_checkpoints {
-    struct lk_ledger ledger;  /* what the session's own ledger does not count */
-    struct lk_checkpoint *at; /* [n], room for cap, in the order of n_tok */
+    struct lk_ledger ledger;        /* what the session's own ledger does not count */
+    struct lk_ledger device_ledger; /* the same on the session's device */
+    struct lk_checkpoint *at;       /* [n], room for cap, in the order of n_tok */
     int n, cap;
     uint64_t max_bytes; /* that they may hold if there are more than LK_CHECKPOINT_MIN */
     /* [n_planned], room for cap: checkpoints within the text that lk_session_sync evaluates, in the

@@ -4,11 +4,13 @@
 #include "base/cpus.h"
 #include "base/cxx_call.h"
 #include "base/spin_wait.h"
+#include "device/modules.h"
 #include "engine/adapters.h"
 #include "engine/graph.h"
 #include "engine/operation.h"
 #include "lowkey_serve.h"
 #include "model/blocks.h"
+#include "pretend/pretend.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
 #include "token/tokenize.h"
@@ -107,6 +109,7 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
     struct lk_model *model = lk_alloc(&ledger, LK_FOR_OTHER, sizeof *model);
     if (!model) return lk_fail(err, LK_E_NOMEM, "out of memory for a model");
     pthread_mutex_init(&model->lock, NULL);
+    pthread_mutex_init(&model->device_lock, NULL);
     model->n_thread = opts->n_threads ? opts->n_threads : default_threads();
     model->kernels = kernels;
     model->kernels_lack = lk_kernels_slow_reason();
@@ -152,7 +155,9 @@ static lk_status free_model(struct lk_op *op, lk_err *err) {
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     lk_release(&model->ledger, LK_FOR_OTHER, model->parts, model->parts_bytes);
+    for (int i = 0; i < model->n_device; i++) model->device[i]->call->close(model->device[i]);
     pthread_mutex_destroy(&model->lock);
+    pthread_mutex_destroy(&model->device_lock);
     free(model); /* not in a ledger */
     return LK_OK;
 }
@@ -161,6 +166,31 @@ void lk_model_free(lk_model *model) {
     if (!model) return;
     lk_op_run(model, &(struct lk_op){.kind = LK_OP_MODEL_FREE, .run = free_model, .model = model},
               NULL);
+}
+
+static lk_status open_device(struct lk_model *model, const char *name, struct lk_device **out,
+                             lk_err *err) {
+    if (model->n_device == LK_MODEL_DEVICES)
+        return lk_fail(err, LK_E_ARG, "a model's sessions can use %d devices at most",
+                       LK_MODEL_DEVICES);
+    lk_status status = strcmp(name, LK_PRETEND_NAME) == 0
+                           ? lk_pretend_open(out, &model->ledger, err)
+                           : lk_device_open(name, out, err);
+    if (!status) model->device[model->n_device++] = *out;
+    return status;
+}
+
+lk_status lk_model_device(struct lk_model *model, const char *name, struct lk_device **out,
+                          lk_err *err) {
+    lk_status status = LK_OK;
+    *out = NULL;
+    if (!name || strcmp(name, "cpu") == 0) return LK_OK;
+    pthread_mutex_lock(&model->device_lock);
+    for (int i = 0; i < model->n_device; i++)
+        if (strcmp(model->device[i]->name, name) == 0) *out = model->device[i];
+    if (!*out) status = open_device(model, name, out, err);
+    pthread_mutex_unlock(&model->device_lock);
+    return status;
 }
 
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err) {
@@ -286,8 +316,6 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .place = model->place,
         .kernels = model->kernels};
 }
-
-const char *lk_version(void) { return LOWKEY_VERSION; }
 
 lk_status lk_tokenize(const lk_model *model, const char *text, size_t len, unsigned flags,
                       size_t n_max, int32_t **tok, size_t *n_tok, lk_err *err) {

@@ -18,6 +18,9 @@ enum { LK_MAX_CTX = 1 << 24 }; /* tokens of a session */
 
 struct lk_peers;
 struct lk_parts;
+struct lk_device;
+
+enum { LK_MODEL_DEVICES = 8 }; /* that have rows of a model's sessions, at most */
 
 struct lk_model {
     struct lk_ledger ledger; /* weights, handles, and cache blocks that sessions share */
@@ -34,7 +37,11 @@ struct lk_model {
     struct ggml_threadpool *pool; /* under lock */
     uint8_t *work;                /* [work_size] ggml's scratch memory; under lock */
     size_t work_size;
-    struct lk_place place;  /* what is held here of its sessions' caches */
+    struct lk_device *device[LK_MODEL_DEVICES]; /* [n_device] opened by name; under device_lock */
+    int n_device;
+    pthread_mutex_t device_lock;
+    struct lk_ledger device_ledger; /* cache blocks on devices that sessions share */
+    struct lk_place place;          /* what is held here of its sessions' caches */
     const int32_t *holder;  /* [n_layer] as in lk_place, of all layers; borrowed from `parts` */
     struct lk_peers *peers; /* that have opened it too (operation.h); NULL: this process alone */
     struct lk_parts *parts; /* what each of them has; of lib/cluster */
@@ -45,6 +52,11 @@ struct lk_model {
 /* lk_model_open of the layers of a choice; NULL: of all. */
 lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_opts *opts,
                                const struct lk_layer_choice *choice, lk_err *err);
+
+/* The device of that name, for rows of the model's sessions. It stays open until the model is
+ * freed. NULL or "cpu": *out becomes NULL. Errors as lk_device_open. */
+lk_status lk_model_device(struct lk_model *model, const char *name, struct lk_device **out,
+                          lk_err *err);
 
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);

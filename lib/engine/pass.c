@@ -139,6 +139,20 @@ lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err) {
     return lk_fail(err, LK_E_NOMEM, "out of memory for the attention of %d tokens", pass->n_row);
 }
 
+static lk_status reserve_devices(struct lk_pass *pass, lk_err *err) {
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < pass->n_seq && !status; i++) {
+        const struct lk_seq *seq = &pass->seq[i];
+        if (lk_device_has_rows(seq))
+            status = lk_device_rows_reserve(seq,
+                                            lk_pass_partial_floats(&pass->model->net->hp,
+                                                                   seq->session->width.latent,
+                                                                   seq->n_tok, pass->attn.n_thread),
+                                            err);
+    }
+    return status;
+}
+
 /* ---- custom nodes: thread ith of nth does its share for every sequence ---- */
 
 /* The queries of row `row` of a matrix of all rows [n_row][n_head][d_head + d_rope]. */
@@ -200,10 +214,30 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
             seq->failed = status;
         } else if (side == LK_K) {
             struct lk_attn attn = seq_attn(job, task / 2, NULL, NULL);
-            seq->n_range = lk_attn_ranges(&attn, attn.k, attn.v);
+            seq->n_range = lk_device_has_rows(seq) ? lk_device_ranges(seq, &attn)
+                                                   : lk_attn_ranges(&attn, attn.k, attn.v);
             seq->attn_scores = cache->evict[job->index].score;
         }
     }
+}
+
+/* Attention of the sequences whose rows are on devices: as many calls at once as are on one. */
+static void attend_on_devices(const struct lk_layer_job *job, const struct ggml_tensor *q) {
+    struct lk_seq *seq[LK_DEVICE_CALLS];
+    struct lk_attn call[LK_DEVICE_CALLS];
+    size_t n = 0;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        struct lk_seq *next = &job->pass->seq[i];
+        if (next->failed || !lk_device_has_rows(next)) continue;
+        if (n > 0 &&
+            (n == LK_DEVICE_CALLS || next->session->rows.device != seq[0]->session->rows.device)) {
+            lk_device_attend(seq, call, n);
+            n = 0;
+        }
+        seq[n] = next;
+        call[n++] = seq_attn(job, i, q, NULL);
+    }
+    if (n > 0) lk_device_attend(seq, call, n);
 }
 
 /* src: q, and the node to wait for. */
@@ -216,9 +250,10 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
         const struct lk_watch *watch = &seq->session->watch;
         if (ith == 0 && job->stores && watch->on_attention)
             watch->on_attention(watch->user, job->index, &attn);
-        lk_attn_items(&attn, ith, nth);
+        if (!lk_device_has_rows(seq)) lk_attn_items(&attn, ith, nth);
         if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
     }
+    if (ith == 0) attend_on_devices(job, dst->src[0]);
 }
 
 /* src: the node to wait for, and q. Adds the attention scores of rows for policies that need
@@ -230,9 +265,11 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         const struct lk_evict *evict = seq->session->cache->kv[job->index][LK_K].evict;
         if (seq->failed || !evict || !evict->needs_scores) continue;
         struct lk_attn attn = seq_attn(job, i, dst->src[1], NULL);
-        lk_attn_accumulate_scores(&attn, seq->n_range,
-                                  lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST,
-                                  seq->attn_scores, ith, nth);
+        bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
+        if (!lk_device_has_rows(seq))
+            lk_attn_accumulate_scores(&attn, seq->n_range, last, seq->attn_scores, ith, nth);
+        else if (ith == 0)
+            lk_device_score(seq, &attn, last);
     }
 }
 
@@ -318,7 +355,7 @@ static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
     for (size_t task = (size_t)ith; task < n_kv * pass->n_seq; task += (size_t)nth) {
         struct lk_seq *seq = &pass->seq[task / n_kv];
         const struct lk_kv *kv = lk_cache_kv(seq->session->cache, (int)(task % n_kv));
-        if (seq->failed || kv->is_elsewhere) continue;
+        if (seq->failed || kv->is_elsewhere || seq->session->rows.device) continue;
         if (kv->side == LK_V && kv->evict) continue; /* aged together with K */
         struct lk_short_list room;
         struct lk_moves *list = lk_moves_start(&room, seq->session->cache, scratch);
@@ -326,6 +363,9 @@ static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
         lk_moves_run(list);
         if (status) seq->failed = status;
     }
+    for (size_t i = (size_t)ith; i < pass->n_seq; i += (size_t)nth)
+        if (!pass->seq[i].failed && pass->seq[i].session->rows.device)
+            lk_device_age(&pass->seq[i], scratch);
 }
 
 /* True if any layer of any sequence has a policy that needs attention scores. */
@@ -427,6 +467,7 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     bool last = net->end_layer == net->hp.n_layer;
     int n_row = pass->n_row, n_out = pass->n_out;
     lk_status status = lk_pass_reserve_attn(pass, err);
+    if (!status) status = reserve_devices(pass, err);
     if (status) return status;
     bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&

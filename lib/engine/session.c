@@ -57,7 +57,12 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     if (whole) shape.place.share = (struct lk_share){0};
     lk_status status = set_n_ctx(s, err);
     if (!status) status = check_combinations(s, shape.place.share.n > 1, err);
+    if (!status) status = lk_device_rows_open(s, s->opts.device, s->opts.max_device_bytes, err);
+    s->opts.device = NULL; /* the caller's text */
+    shape.device = s->rows.device;
+    shape.device_ledger = &s->rows.ledger;
     if (!status) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
+    if (!status) status = lk_device_rows_check(s, err);
     if (status) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
@@ -135,6 +140,7 @@ static lk_status run_free(struct lk_op *op, lk_err *err) {
     lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
+    lk_device_rows_free(s);
     lk_absorb_free(s->absorb);
     lk_recurrent_drafts_free(s);
     lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_bytes(&s->model->net->hp));
@@ -301,10 +307,11 @@ static bool have_same_states(const struct lk_session *a, const struct lk_session
 static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     if (s->model != from->model ||
         s->cache->shape.place.share.n != from->cache->shape.place.share.n ||
-        s->recipe->absorbs != from->recipe->absorbs ||
+        s->recipe->absorbs != from->recipe->absorbs || s->rows.device != from->rows.device ||
         !lk_cache_same_levels(s->cache, from->cache) || !have_same_states(s, from))
-        return lk_fail(err, LK_E_ARG,
-                       "a session can be copied only to one with the same model and recipe");
+        return lk_fail(
+            err, LK_E_ARG,
+            "a session can be copied only to one with the same model, recipe and device");
     if (from->n_tok > (size_t)s->opts.n_ctx)
         return lk_fail(err, LK_E_FULL, "%zu tokens do not fit a context of %d", from->n_tok,
                        s->opts.n_ctx);

@@ -5,6 +5,8 @@
 
 #include "engine/absorb.h"
 #include "engine/checkpoint.h"
+#include "engine/device_rows.h"
+#include "engine/model.h"
 #include "engine/operation.h"
 #include "engine/pass.h"
 #include "engine/recurrent.h"
@@ -25,6 +27,7 @@ struct lk_session {
     lk_session_opts opts; /* n_ctx is never 0 here */
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
+    struct lk_device_rows rows;   /* where the cache's rows are */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
     float *recurrent; /* states of recurrent layers (recurrent.h); NULL: there are none */
     struct lk_recurrent_drafts drafts; /* for going back within a pass of drafts */

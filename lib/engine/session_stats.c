@@ -32,6 +32,12 @@ static void count_tiles(const lk_session *s, lk_session_stats *stats) {
     }
 }
 
+static uint64_t device_bytes(const struct lk_session *s) {
+    const struct lk_ledger *ledger = &s->rows.ledger;
+    return lk_ledger_bytes(ledger, LK_FOR_CACHE) + lk_ledger_bytes(ledger, LK_FOR_SCRATCH) +
+           atomic_load(&ledger->borrowed);
+}
+
 /* The stats of this process. */
 static lk_session_stats own_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
@@ -44,8 +50,10 @@ static lk_session_stats own_stats(const lk_session *s) {
                               .padding_bytes = b.padding - state,
                               .state_bytes = state,
                               .cache_bytes = b.code + b.scale + b.exact + b.padding,
+                              .device_bytes = device_bytes(s),
                               .checkpoint_bytes = lk_checkpoints_bytes(s),
-                              .shared_bytes = atomic_load(&s->ledger.borrowed),
+                              .shared_bytes = atomic_load(&s->ledger.borrowed) +
+                                              atomic_load(&s->rows.ledger.borrowed),
                               .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};

@@ -10,9 +10,9 @@
 #include <sys/mman.h>
 
 enum {
-    UNIT = 4096,           /* of allocations; addresses are multiples of it */
-    SLAB_BYTES = 1 << 16,  /* small, for tests of small caches */
-    MAX_D = LK_MAX_D_HEAD, /* channels of a part */
+    UNIT = 4096,                /* of allocations; addresses are multiples of it */
+    SLAB_BYTES = LK_SLAB_BYTES, /* as in RAM, so that as many bytes are counted */
+    MAX_D = LK_MAX_D_HEAD,      /* channels of a part */
 };
 
 static const size_t memory_bytes = (size_t)1 << 32; /* reserved as addresses; used as needed */
@@ -31,8 +31,7 @@ struct pretend {
     char *memory;         /* [memory_bytes] */
     size_t end;           /* bytes from here on were never used */
     struct range *unused; /* below `end` */
-    float *scratch;       /* [n_scratch] of moves and attention */
-    size_t n_scratch;
+    float *scratch;       /* scratch_floats() */
 };
 
 static struct pretend *of(struct lk_device *device) { return device->self; }
@@ -152,17 +151,10 @@ static lk_status pretend_clear(struct lk_device *device, uint64_t to, size_t siz
 
 /* ---- commands ---- */
 
-static bool grow_scratch(struct pretend *p, size_t n) {
-    if (n <= p->n_scratch) return true;
-    if (!lk_grow(p->ledger, LK_FOR_SCRATCH, (void **)&p->scratch, p->n_scratch * sizeof(float),
-                 n * sizeof(float)))
-        return false;
-    p->n_scratch = n;
-    return true;
-}
-
-static lk_status fail_scratch(lk_err *err) {
-    return lk_fail(err, LK_E_NOMEM, "no memory for the pretend device's scratch");
+/* Floats of scratch for any command. */
+static size_t scratch_floats(void) {
+    size_t attention = lk_attn_scratch_floats(MAX_D), moves = lk_moves_scratch_floats(MAX_D);
+    return attention > moves ? attention : moves;
 }
 
 /* Channels of the widest part of a move's source and target. */
@@ -177,17 +169,12 @@ static int widest_part(const struct lk_move *m) {
 static lk_status pretend_move(struct lk_device *device, const struct lk_device_move *move,
                               const struct lk_move *host, size_t n, lk_err *err) {
     struct pretend *p = of(device);
-    bool ok = true;
-    (void)move;
+    (void)move, (void)err;
     enter(p);
-    for (size_t i = n;
-         ok && i-- > 0;) { /* in another order than the list's: they are independent */
-        int d = widest_part(&host[i]);
-        ok = grow_scratch(p, lk_moves_scratch_floats(d));
-        if (ok) lk_move_execute(&host[i], p->kernels, p->scratch, d);
-    }
-    leave(p);
-    return ok ? LK_OK : fail_scratch(err);
+    /* In another order than the list's: they are independent. */
+    for (size_t i = n; i-- > 0;)
+        lk_move_execute(&host[i], p->kernels, p->scratch, widest_part(&host[i]));
+    return leave(p);
 }
 
 /* A call in the pretend device's own scratch, by one thread. */
@@ -200,32 +187,25 @@ static struct lk_attn own_call(const struct pretend *p, const struct lk_attn *ho
 static lk_status pretend_attend(struct lk_device *device, const struct lk_device_attend *command,
                                 const struct lk_attn *host, size_t n, lk_err *err) {
     struct pretend *p = of(device);
-    bool ok = true;
-    (void)command;
+    (void)command, (void)err;
     enter(p);
-    ok = grow_scratch(p, lk_attn_scratch_floats(MAX_D));
-    for (size_t i = 0; ok && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct lk_attn call = own_call(p, &host[i]);
         lk_attn_items(&call, 0, 1);
     }
-    leave(p);
-    return ok ? LK_OK : fail_scratch(err);
+    return leave(p);
 }
 
 static lk_status pretend_score(struct lk_device *device, const struct lk_device_attend *command,
                                const struct lk_attn *host, bool last, uint64_t scores,
                                lk_err *err) {
     struct pretend *p = of(device);
-    (void)command;
+    struct lk_attn call = own_call(p, host);
+    (void)command, (void)err;
     enter(p);
-    bool ok = grow_scratch(p, lk_attn_scratch_floats(MAX_D));
-    if (ok) {
-        struct lk_attn call = own_call(p, host);
-        lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v), last,
-                                  pointer(scores), 0, 1);
-    }
-    leave(p);
-    return ok ? LK_OK : fail_scratch(err);
+    lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v), last, pointer(scores),
+                              0, 1);
+    return leave(p);
 }
 
 static lk_status pretend_sync(struct lk_device *device, lk_err *err) {
@@ -255,7 +235,7 @@ static void pretend_close(struct lk_device *device) {
         next = r->next;
         lk_release(p->ledger, LK_FOR_OTHER, r, sizeof *r);
     }
-    lk_release(p->ledger, LK_FOR_SCRATCH, p->scratch, p->n_scratch * sizeof(float));
+    lk_release(p->ledger, LK_FOR_SCRATCH, p->scratch, scratch_floats() * sizeof(float));
     munmap(p->memory, memory_bytes);
     pthread_mutex_destroy(&p->lock);
     lk_release(p->ledger, LK_FOR_OTHER, p, sizeof *p);
@@ -280,7 +260,10 @@ lk_status lk_pretend_open(struct lk_device **out, struct lk_ledger *ledger, lk_e
     void *memory =
         p ? mmap(NULL, memory_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
           : MAP_FAILED;
-    if (memory == MAP_FAILED) {
+    float *scratch = lk_alloc(ledger, LK_FOR_SCRATCH, scratch_floats() * sizeof *scratch);
+    if (memory == MAP_FAILED || !scratch) {
+        if (memory != MAP_FAILED) munmap(memory, memory_bytes);
+        lk_release(ledger, LK_FOR_SCRATCH, scratch, scratch_floats() * sizeof *scratch);
         lk_release(ledger, LK_FOR_OTHER, p, sizeof *p);
         return lk_fail(err, LK_E_NOMEM, "no memory for the pretend device");
     }
@@ -292,7 +275,8 @@ lk_status lk_pretend_open(struct lk_device **out, struct lk_ledger *ledger, lk_e
                                      .self = p},
                           .ledger = ledger,
                           .kernels = lk_kernels_choose(NULL),
-                          .memory = memory};
+                          .memory = memory,
+                          .scratch = scratch};
     pthread_mutex_init(&p->lock, NULL);
     *out = &p->device;
     return LK_OK;

@@ -1,6 +1,6 @@
 /* The pretend device: executes the commands of lib/device/device.h with the functions of the CPU,
  * in memory that only its own functions can read and write. So the engine can be tested as on a
- * device where there is none: an access that does not go through the device ends the process.
+ * device on any machine: an access that does not go through the device ends the process.
  *
  * Results are those of the CPU, bit for bit. It is always built, so that any program can run on
  * it. It is slow: one thread executes its commands. */

@@ -81,16 +81,9 @@ static void eval_tokens(struct reader *r, const int32_t *tok, int n, int step) {
 
 /* All rows of one head of an f16 cache without eviction: x [n_tok][d_head]. */
 static void read_rows(const struct lk_kv *kv, int head, int d, float *x) {
-    for (int level = 0; level < kv->n_level; level++) {
-        int64_t n;
-        for (int64_t at = 0; at < kv->count[level].rows; at += n, x += n * d) {
-            int row;
-            const char *block = lk_kv_locate(kv, level, at, &row, &n);
-            lk_codec_decode(&(struct lk_part){&kv->rule[level].codec, kv->side, d,
-                                              kv->rule[level].block_rows, NULL},
-                            block + head * kv->level[level].head_bytes, row, (int)n, x, d);
-        }
-    }
+    for (int level = 0; level < kv->n_level; x += kv->count[level++].rows * d)
+        lk_kv_read(&(struct lk_row_range){kv, level, 0, kv->count[level].rows}, head,
+                   &lk_kernels_reference, x, d);
 }
 
 /* The states of the first layer must be the sums over the evicted rows. Its rows do not depend on

@@ -57,7 +57,9 @@ static void bytes_are_counted(void **state) {
         lk_session_stats stats = lk_session_get_stats(session);
         assert_int_equal(stats.f16_bytes, 3 * 480 * (64 + 32) * 2);
         assert_int_equal(plan.f16_bytes, stats.f16_bytes);
-        assert_int_equal(stats.cache_bytes, lk_ledger_bytes(&session->ledger, LK_FOR_CACHE));
+        assert_int_equal(stats.cache_bytes,
+                         lk_ledger_bytes(&session->ledger, LK_FOR_CACHE) +
+                             lk_ledger_bytes(&session->rows.ledger, LK_FOR_CACHE));
         uint64_t tables = plan.cache_bytes / 16; /* they have room for more blocks */
         if (stats.cache_bytes > plan.cache_bytes + tables || plan.cache_bytes < stats.code_bytes)
             fail_msg("%s: %d bytes, planned %d", preset.name, (int)stats.cache_bytes,

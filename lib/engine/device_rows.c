@@ -1,0 +1,187 @@
+/* Attention, scores and aging of sequences whose rows are on a device. */
+#include "engine/device_rows.h"
+
+#include "attention/latents.h"
+#include "engine/session_state.h"
+#include "recipe/recipe_levels.h"
+
+#include <string.h>
+
+static float *address(uint64_t at) { return (float *)(uintptr_t)at; }
+
+/* ---- choosing ---- */
+
+lk_status lk_device_rows_open(struct lk_session *s, const char *name, uint64_t limit, lk_err *err) {
+    s->rows.ledger.limit = limit;
+    s->rows.ledger.common = &s->model->device_ledger;
+    return lk_model_device(s->model, name, &s->rows.device, err);
+}
+
+/* Add what the levels of K or V of a layer need. */
+static void add_needs(const struct lk_kv *kv, struct lk_device_needs *needs) {
+    needs->divided |= lk_kv_is_divided(kv) || kv->is_elsewhere;
+    needs->evicts |= kv->evict != NULL;
+    needs->scores |= kv->evict && kv->evict->needs_scores;
+    for (int i = 0; i < kv->n_level; i++) {
+        const struct lk_level *level = &kv->level[i];
+        const struct lk_codec *codec = &kv->rule[i].codec;
+        needs->coding[kv->side] |= 1u << codec->coding;
+        needs->mean |= codec->coding == LK_ROT && codec->mean;
+        needs->sigma |= codec->sigma;
+        needs->trellis |= codec->coding == LK_ROT && codec->trellis;
+        needs->shift |= kv->rule[i].shift;
+        needs->latents_pre |= level->rope != NULL;
+        needs->latents_post |= level->basis && !level->rope;
+        if (level->basis && level->d_part > needs->d_latent) needs->d_latent = level->d_part;
+    }
+}
+
+lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    const struct lk_hparams *hp = &net->hp;
+    int n_kv = hp->n_head_kv;
+    if (!s->rows.device) return LK_OK;
+    if (hp->n_head_kv_swa && hp->n_head_kv_swa < n_kv) n_kv = hp->n_head_kv_swa;
+    struct lk_device_needs needs = {.d_head = hp->d_head,
+                                    .d_head_swa = hp->d_head_swa,
+                                    .d_rope = hp->d_rope,
+                                    .group = hp->n_head / n_kv,
+                                    .absorbs = s->recipe->absorbs,
+                                    .reads_share = s->recipe->read > 0,
+                                    .divided = !lk_net_has_all(net) || s->model->peers,
+                                    .alibi = hp->alibi_max_bias > 0,
+                                    .softcap = hp->attn_softcap > 0};
+    for (int layer = 0; layer < hp->n_layer; layer++)
+        needs.sinks |= net->layer[layer].attn_sinks != NULL;
+    for (int k = 0; k < lk_cache_n_kv(s->cache); k++) add_needs(lk_cache_kv(s->cache, k), &needs);
+    const char *reason = lk_device_refuses(s->rows.device, &needs);
+    if (!reason) return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED, "the device %s cannot hold this session's cache: %s",
+                   s->rows.device->name, reason);
+}
+
+/* ---- memory ---- */
+
+static void free_buffer(struct lk_device_rows *rows, struct lk_device_buffer *buffer) {
+    size_t size = buffer->n * sizeof(float);
+    if (!buffer->at) return;
+    rows->device->call->free(rows->device, buffer->at, size);
+    lk_ledger_remove(&rows->ledger, LK_FOR_SCRATCH, size);
+    *buffer = (struct lk_device_buffer){0};
+}
+
+/* Its contents are lost if it grows. */
+static bool grow_buffer(struct lk_device_rows *rows, struct lk_device_buffer *buffer, size_t n) {
+    size_t size = n * sizeof(float);
+    if (n <= buffer->n) return true;
+    free_buffer(rows, buffer);
+    if (!lk_ledger_add(&rows->ledger, LK_FOR_SCRATCH, size)) return false;
+    if (rows->device->call->alloc(rows->device, size, &buffer->at, NULL)) {
+        lk_ledger_remove(&rows->ledger, LK_FOR_SCRATCH, size);
+        return false;
+    }
+    buffer->n = n;
+    return true;
+}
+
+void lk_device_rows_free(struct lk_session *s) {
+    struct lk_device_rows *rows = &s->rows;
+    if (!rows->device) return;
+    free_buffer(rows, &rows->q);
+    free_buffer(rows, &rows->partial);
+    free_buffer(rows, &rows->scores);
+}
+
+/* Floats of the scores of all rows of a layer after n_tok more tokens, with room to grow. */
+static size_t score_floats(const struct lk_cache *cache, int n_tok) {
+    size_t max = 0;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        const struct lk_evict *evict = &cache->evict[layer];
+        size_t n = evict->needs_scores ? (size_t)(evict->n + n_tok) * evict->n_head : 0;
+        if (n > max) max = n;
+    }
+    return max;
+}
+
+lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err) {
+    struct lk_session *s = seq->session;
+    const struct lk_hparams *hp = &s->model->net->hp;
+    struct lk_device_rows *rows = &s->rows;
+    int d = hp->d_head + hp->d_rope;
+    if (hp->d_head_swa > d) d = hp->d_head_swa;
+    size_t n_score = score_floats(s->cache, seq->n_tok);
+    if (n_score > rows->scores.n) n_score += n_score / 8;
+    if (grow_buffer(rows, &rows->q, (size_t)seq->n_tok * hp->n_head * d) &&
+        grow_buffer(rows, &rows->partial, n_partial) && grow_buffer(rows, &rows->scores, n_score))
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "out of memory of %s for the attention of %d tokens",
+                   rows->device->name, seq->n_tok);
+}
+
+/* ---- attention ---- */
+
+bool lk_device_has_rows(const struct lk_seq *seq) {
+    return seq->session->rows.device && !seq->source[LK_K];
+}
+
+int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn) {
+    return seq->session->rows.device->splits ? lk_attn_ranges(attn, attn->k, attn->v) : 1;
+}
+
+/* The call with operands on the device. */
+static struct lk_attn device_call(const struct lk_seq *seq, const struct lk_attn *attn) {
+    struct lk_attn call = *attn;
+    call.q = address(seq->session->rows.q.at);
+    call.partial = address(seq->session->rows.partial.at);
+    return call;
+}
+
+static size_t query_bytes(const struct lk_attn *attn) {
+    return (size_t)attn->n_tok * attn->n_head * (attn->d_head + attn->d_rope) * sizeof *attn->q;
+}
+
+void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
+    struct lk_attn call[LK_DEVICE_CALLS] = {0};
+    struct lk_device *device = seq[0]->session->rows.device;
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n; i++) call[i] = device_call(seq[i], &attn[i]);
+    for (size_t i = 0; i < n && !status; i++)
+        status = device->call->upload(device, seq[i]->session->rows.q.at, attn[i].q,
+                                      query_bytes(&attn[i]), NULL);
+    if (!status) status = device->call->attend(device, NULL, call, n, NULL);
+    for (size_t i = 0; i < n && !status; i++) {
+        size_t n_float = (size_t)seq[i]->n_range * attn[i].n_tok * attn[i].n_head *
+                         lk_attn_joined_floats(attn[i].d_head, lk_attn_v_rank(attn[i].v));
+        status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
+                                        n_float * sizeof(float), NULL);
+    }
+    for (size_t i = 0; i < n && status; i++) seq[i]->failed = LK_E_IO;
+}
+
+void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
+    struct lk_device *device = seq->session->rows.device;
+    struct lk_attn call = device_call(seq, attn);
+    uint64_t at = seq->session->rows.scores.at;
+    size_t size = (size_t)(attn->k->n_tok - attn->k->first) * attn->n_head_kv * sizeof(float);
+    lk_status status = device->call->upload(device, at, seq->attn_scores, size, NULL);
+    if (!status) status = device->call->score(device, NULL, &call, last, at, NULL);
+    if (!status) status = device->call->download(device, seq->attn_scores, at, size, NULL);
+    if (status) seq->failed = LK_E_IO;
+}
+
+/* ---- aging ---- */
+
+void lk_device_age(struct lk_seq *seq, float *scratch) {
+    struct lk_long_list room;
+    struct lk_cache *cache = seq->session->cache;
+    struct lk_moves *list = lk_moves_start_long(&room, cache, scratch);
+    lk_status status = LK_OK;
+    for (int k = 0; k < lk_cache_n_kv(cache) && !status; k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        if (kv->side == LK_V && kv->evict) continue; /* aged together with K */
+        status = lk_cache_age_by(list, k / 2, kv->side, NULL);
+    }
+    lk_moves_run(list);
+    if (!status && cache->shape.device->call->sync(cache->shape.device, NULL)) status = LK_E_IO;
+    if (status) seq->failed = status;
+}

@@ -1,0 +1,56 @@
+/* The part of a pass that happens on devices: attention of sequences whose rows are there, their
+ * scores for policies, and aging. Queries go there and partials come back, layer by layer.
+ *
+ * One thread does this for all sequences while the others attend to rows in RAM. */
+#ifndef LK_ENGINE_DEVICE_ROWS_H
+#define LK_ENGINE_DEVICE_ROWS_H
+
+#include "attention/attention.h"
+#include "base/ledger.h"
+#include "device/device.h"
+
+struct lk_session;
+struct lk_seq;
+
+/* Memory of a session on its device. */
+struct lk_device_buffer {
+    uint64_t at; /* [n] floats; 0: none */
+    size_t n;
+};
+
+struct lk_device_rows {
+    struct lk_device *device; /* NULL: the rows are in RAM */
+    struct lk_ledger ledger;  /* of its memory that the session uses */
+    struct lk_device_buffer q, partial, scores;
+};
+
+/* Choose the device of a new session, by name; NULL: RAM. limit: bytes, 0: none. The recipe and the
+ * model must be possible there: LK_E_UNSUPPORTED with the reason. Others as lk_model_device. */
+lk_status lk_device_rows_open(struct lk_session *session, const char *name, uint64_t limit,
+                              lk_err *err);
+
+/* Why the session's cache, which exists, cannot be on its device: LK_E_UNSUPPORTED. */
+lk_status lk_device_rows_check(const struct lk_session *session, lk_err *err);
+void lk_device_rows_free(struct lk_session *session);
+
+/* Does the sequence attend to rows on a device? Prompts attend to exact rows in RAM. */
+bool lk_device_has_rows(const struct lk_seq *seq);
+
+/* Ranges of the partials that a call on the sequence's device leaves. */
+int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn);
+
+/* Memory for a pass of the sequence: queries, partials of n_partial floats, scores. LK_E_NOMEM. */
+lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err);
+
+/* Attend: attn[i] is the call of sequence seq[i], all on the same device. n <= LK_DEVICE_CALLS.
+ * Partials come to attn[i].partial. A sequence that cannot attend is marked as failed. */
+enum { LK_DEVICE_CALLS = 64 };
+void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n);
+
+/* After lk_device_attend in the same layer: add the weights of rows to seq->attn_scores. */
+void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last);
+
+/* Age the rows of all layers, and wait for the device. scratch: lk_moves_scratch_floats. */
+void lk_device_age(struct lk_seq *seq, float *scratch);
+
+#endif

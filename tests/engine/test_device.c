@@ -1,0 +1,187 @@
+/* Sessions whose rows are on the pretend device: the same logits as in RAM, bit for bit, whatever
+ * happens to the session, and files that either continues. */
+#include "engine/session_state.h"
+#include "lowkey_serve.h"
+#include "support_model.h"
+#include "test.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { CTX = 512, PROMPT = 300, STEPS = 70 };
+
+static const lk_session_opts in_ram = {.n_ctx = CTX, .n_checkpoint = 4, .device = "cpu"},
+                             on_device = {.n_ctx = CTX, .n_checkpoint = 4, .device = "pretend"};
+
+static const char *const recipes[] = {
+    "f16",
+    "best-3",
+    "best-4",
+    "kivi-2",
+    "h2o",
+    "streaming",
+    "eager; sink 4: f16; body: rot3; window 32: rot8",
+    "sink 4: f16; body: rot2; recent 64: rot4; window 32: f16",
+};
+enum { N_RECIPE = sizeof recipes / sizeof *recipes };
+
+static lk_session *new_session(lk_model *model, const lk_recipe *recipe,
+                               const lk_session_opts *opts) {
+    lk_session *session;
+    lk_err err = {0};
+    if (lk_session_new(&session, model, recipe, opts, &err)) fail_msg("%s", err.msg);
+    return session;
+}
+
+static void eval(lk_session *s, const int32_t *tok, size_t n) {
+    lk_err err = {0};
+    if (lk_session_eval(s, tok, n, false, &err)) fail_msg("%s", err.msg);
+}
+
+static void sync_text(lk_session *s, const int32_t *tok, size_t n) {
+    lk_err err = {0};
+    if (lk_session_sync(s, tok, n, NULL, &err)) fail_msg("%s", err.msg);
+}
+
+/* A prompt, steps, going back to a checkpoint, a copy, and a file that the other one loads. */
+static void compare(lk_model *model, const char *text) {
+    lk_recipe *recipe;
+    lk_err err = {0};
+    int32_t tok[CTX];
+    char path[] = "/tmp/lowkey-test-device-XXXXXX";
+    random_tokens(tok, CTX, model, 3);
+    if (lk_recipe_parse(&recipe, text, &err)) fail_msg("%s: %s", text, err.msg);
+    lk_session *a = new_session(model, recipe, &in_ram),
+               *b = new_session(model, recipe, &on_device);
+    assert_non_null(b->rows.device);
+    lk_session *both[] = {a, b};
+    for (int i = 0; i < 2; i++) sync_text(both[i], tok, PROMPT);
+    assert_same_logits(a, b, text);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < 2; i++) eval(both[i], tok + PROMPT + step, 1);
+        assert_same_logits(a, b, text);
+    }
+    lk_session *copy = new_session(model, recipe, &on_device);
+    if (lk_session_copy(copy, b, &err)) fail_msg("%s", err.msg);
+    for (int i = 0; i < 2; i++) {
+        sync_text(both[i], tok + 1, PROMPT / 2); /* another text */
+        sync_text(both[i], tok, PROMPT);
+        eval(both[i], tok + PROMPT, STEPS);
+    }
+    assert_same_logits(a, b, text);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (int i = 0; i < 2; i++) { /* each continues what the other one has saved */
+        if (lk_session_save(both[i], NULL, path, &err)) fail_msg("%s", err.msg);
+        if (lk_session_load(both[1 - i], NULL, path, &err)) fail_msg("%s", err.msg);
+        for (int k = 0; k < 2; k++) eval(both[k], tok + PROMPT + STEPS + i, 1);
+        assert_same_logits(a, b, text);
+    }
+    unlink(path);
+    eval(copy, tok + PROMPT + STEPS, 1); /* it has what b had */
+    lk_session *again = new_session(model, recipe, &in_ram);
+    sync_text(again, tok, PROMPT);
+    for (int step = 0; step <= STEPS; step++) eval(again, tok + PROMPT + step, 1);
+    assert_same_logits(copy, again, text);
+    lk_session_free(again);
+    lk_session_free(copy);
+    lk_session_free(a);
+    lk_session_free(b);
+    lk_recipe_free(recipe);
+}
+
+static void test_same_logits(void **state) {
+    lk_model *model = open_preset("llama", CTX, 2);
+    for (int i = 0; i < N_RECIPE; i++) compare(model, recipes[i]);
+    lk_model_free(model);
+}
+
+/* A batch of sessions in RAM and on the device. */
+static void test_batch(void **state) {
+    lk_model *model = open_preset("llama", CTX, 2);
+    lk_recipe *recipe;
+    lk_batch *batch;
+    lk_err err = {0};
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 5);
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    assert_int_equal(lk_batch_new(&batch, model, &err), LK_OK);
+    lk_session *s[4];
+    lk_batch_entry entry[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        s[i] = new_session(model, recipe, i % 2 ? &on_device : &in_ram);
+        sync_text(s[i], tok + i / 2, PROMPT);
+    }
+    for (int step = 0; step < 40; step++) {
+        for (int i = 0; i < 4; i++)
+            entry[i] = (lk_batch_entry){.session = s[i], .tok = tok + PROMPT + step, .n_tok = 1};
+        if (lk_batch_eval(batch, entry, 4, &err)) fail_msg("%s", err.msg);
+    }
+    assert_same_logits(s[0], s[1], "first text");
+    assert_same_logits(s[2], s[3], "second text");
+    for (int i = 0; i < 4; i++) lk_session_free(s[i]);
+    lk_batch_free(batch);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* Bytes of the device are counted and limited; without memory the session stays valid. */
+static void test_memory(void **state) {
+    lk_model *model = open_preset("llama", CTX, 2);
+    lk_recipe *recipe;
+    lk_err err = {0};
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 7);
+    assert_int_equal(lk_recipe_parse(&recipe, "best-4", NULL), LK_OK);
+    lk_session *a = new_session(model, recipe, &in_ram),
+               *b = new_session(model, recipe, &on_device);
+    sync_text(a, tok, PROMPT);
+    sync_text(b, tok, PROMPT);
+    eval(b, tok + PROMPT, 1);
+    eval(a, tok + PROMPT, 1);
+    lk_session_stats in = lk_session_get_stats(a), out = lk_session_get_stats(b);
+    assert_int_equal(in.device_bytes, 0);
+    assert_int_equal(in.cache_bytes, out.cache_bytes);
+    assert_true(out.device_bytes > out.code_bytes + out.exact_bytes);
+    lk_session_opts opts = on_device;
+    opts.max_device_bytes = out.device_bytes * 3 / 4;
+    lk_session *limited = new_session(model, recipe, &opts);
+    assert_int_equal(lk_session_sync(limited, tok, PROMPT, NULL, &err), LK_E_NOMEM);
+    assert_int_equal(lk_session_n_tok(limited), 0);
+    sync_text(limited, tok, 20);
+    lk_session_free(limited);
+    lk_session_free(a);
+    lk_session_free(b);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+/* A name without a device is an error, and so is a copy to another device. */
+static void test_errors(void **state) {
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe;
+    lk_session *a;
+    lk_err err = {0};
+    lk_session_opts opts = {.n_ctx = CTX, .device = "card7"};
+    assert_int_equal(lk_recipe_parse(&recipe, "best-4", NULL), LK_OK);
+    assert_int_not_equal(lk_session_new(&a, model, recipe, &opts, &err), LK_OK);
+    assert_non_null(strstr(err.msg, "card7"));
+    a = new_session(model, recipe, &in_ram);
+    lk_session *b = new_session(model, recipe, &on_device);
+    assert_int_equal(lk_session_copy(b, a, &err), LK_E_ARG);
+    lk_session_free(a);
+    lk_session_free(b);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_logits),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
