@@ -17,9 +17,9 @@ enum {
 
 static const size_t memory_bytes = (size_t)1 << 32; /* reserved as addresses; used as needed */
 
-/* Free ranges of the memory, in order of address. */
+/* A free range of the memory, at its start; ranges are in order of address. */
 struct range {
-    size_t at, size;
+    size_t size;
     struct range *next;
 };
 
@@ -54,68 +54,52 @@ static lk_status leave(struct pretend *p) {
 
 static size_t whole_units(size_t size) { return (size + UNIT - 1) / UNIT * UNIT; }
 
-/* Take `size` bytes of a free range; SIZE_MAX if none is large enough. */
-static size_t take_unused(struct pretend *p, size_t size) {
+/* Take `size` bytes from the end of a free range; NULL if none is large enough. */
+static char *take_unused(struct pretend *p, size_t size) {
     for (struct range **r = &p->unused; *r; r = &(*r)->next) {
         if ((*r)->size < size) continue;
-        struct range *from = *r;
-        size_t at = from->at;
-        from->at += size;
-        from->size -= size;
-        if (from->size == 0) {
-            *r = from->next;
-            lk_release(p->ledger, LK_FOR_OTHER, from, sizeof *from);
-        }
+        char *at = (char *)*r + (*r)->size - size;
+        (*r)->size -= size;
+        if ((*r)->size == 0) *r = (*r)->next;
         return at;
     }
-    return SIZE_MAX;
+    return NULL;
 }
 
 static lk_status pretend_alloc(struct lk_device *device, size_t size, uint64_t *at, lk_err *err) {
     struct pretend *p = of(device);
-    pthread_mutex_lock(&p->lock);
-    size_t need = whole_units(size), offset = take_unused(p, need);
-    if (offset == SIZE_MAX && need <= memory_bytes - p->end) {
-        offset = p->end;
+    size_t need = whole_units(size);
+    enter(p);
+    char *memory = take_unused(p, need);
+    if (!memory && need <= memory_bytes - p->end) {
+        memory = p->memory + p->end;
         p->end += need;
+        mprotect(memory, need, PROT_READ | PROT_WRITE);
     }
-    if (offset != SIZE_MAX) {
-        mprotect(p->memory + offset, need, PROT_READ | PROT_WRITE);
-        memset(p->memory + offset, 0, need);
-        mprotect(p->memory + offset, need, PROT_NONE);
-        *at = (uint64_t)(uintptr_t)(p->memory + offset);
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (offset != SIZE_MAX) return LK_OK;
+    if (memory) memset(memory, 0, need);
+    *at = (uint64_t)(uintptr_t)memory;
+    leave(p);
+    if (memory) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "the pretend device has no memory for %zu bytes", size);
 }
 
-/* Without memory for the description of the range, it is not used again. */
+/* Join a range with the next one if they are adjacent. */
+static void join_next(struct range *r) {
+    if (!r->next || (char *)r + r->size != (char *)r->next) return;
+    r->size += r->next->size;
+    r->next = r->next->next;
+}
+
 static void pretend_free(struct lk_device *device, uint64_t at, size_t size) {
     struct pretend *p = of(device);
-    pthread_mutex_lock(&p->lock);
-    size_t offset = (size_t)((char *)pointer(at) - p->memory), n = whole_units(size);
-    struct range **r = &p->unused, *before = NULL;
-    for (; *r && (*r)->at < offset; r = &(*r)->next) before = *r;
-    struct range *after = *r;
-    if (before && before->at + before->size == offset) {
-        before->size += n;
-        if (after && before->at + before->size == after->at) {
-            before->size += after->size;
-            before->next = after->next;
-            lk_release(p->ledger, LK_FOR_OTHER, after, sizeof *after);
-        }
-    } else if (after && offset + n == after->at) {
-        after->at = offset;
-        after->size += n;
-    } else {
-        struct range *one = lk_alloc(p->ledger, LK_FOR_OTHER, sizeof *one);
-        if (one) {
-            *one = (struct range){offset, n, after};
-            *r = one;
-        }
-    }
-    pthread_mutex_unlock(&p->lock);
+    struct range *one = pointer(at), *before = NULL;
+    enter(p);
+    for (struct range *r = p->unused; r && r < one; r = r->next) before = r;
+    *one = (struct range){whole_units(size), before ? before->next : p->unused};
+    *(before ? &before->next : &p->unused) = one;
+    join_next(one);
+    if (before) join_next(before);
+    leave(p);
 }
 
 static lk_status pretend_upload(struct lk_device *device, uint64_t to, const void *from,
@@ -231,10 +215,6 @@ static void pretend_memory(const struct lk_device *device, uint64_t *total, uint
 
 static void pretend_close(struct lk_device *device) {
     struct pretend *p = of(device);
-    for (struct range *r = p->unused, *next; r; r = next) {
-        next = r->next;
-        lk_release(p->ledger, LK_FOR_OTHER, r, sizeof *r);
-    }
     lk_release(p->ledger, LK_FOR_SCRATCH, p->scratch, scratch_floats() * sizeof(float));
     munmap(p->memory, memory_bytes);
     pthread_mutex_destroy(&p->lock);

@@ -117,7 +117,8 @@ static void test_states(void **unused) {
     check_states(&less, &full, 4, 16, 100);
     lk_session_stats stats = lk_session_get_stats(less.session);
     assert_true(stats.state_bytes > 0 &&
-                stats.cache_bytes == lk_ledger_bytes(&less.session->ledger, LK_FOR_CACHE));
+                stats.cache_bytes == lk_ledger_bytes(&less.session->ledger, LK_FOR_CACHE) +
+                                         lk_ledger_bytes(&less.session->rows.ledger, LK_FOR_CACHE));
 
     /* The same tokens as a prompt: the rows that are not kept are absorbed. */
     struct reader prompt = open_reader("sink 4: f16; body: none; window 16: f16; absorb less");

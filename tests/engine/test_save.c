@@ -68,7 +68,8 @@ static void round_trip(lk_model *model, struct holder a, const char *text, int n
     assert_int_equal(lk_session_n_tok(b.session), lk_session_n_tok(a.session));
     assert_continues_equally(a.session, b.session, text, 0);
     assert_int_equal(lk_session_get_stats(b.session).cache_bytes,
-                     lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE));
+                     lk_ledger_bytes(&b.session->ledger, LK_FOR_CACHE) +
+                         lk_ledger_bytes(&b.session->rows.ledger, LK_FOR_CACHE));
     save(b.session, NULL);
     uint8_t *second = read_file(path, &n_second);
     assert_int_equal(n_first, n_second);

@@ -120,7 +120,8 @@ static void check_recipe(lk_model *model, const char *text) {
     load(s[LOADED]);
     assert_same_file(s[ORIGINAL], s[LOADED]);
     assert_int_equal(lk_session_get_stats(s[LOADED]).cache_bytes,
-                     lk_ledger_bytes(&s[LOADED]->ledger, LK_FOR_CACHE));
+                     lk_ledger_bytes(&s[LOADED]->ledger, LK_FOR_CACHE) +
+                         lk_ledger_bytes(&s[LOADED]->rows.ledger, LK_FOR_CACHE));
     assert_int_equal(lk_session_sync(s[LOADED_OVER], tok + 9, 300, NULL, NULL), LK_OK);
     load(s[LOADED_OVER]); /* what it held is gone */
     assert_int_equal(lk_session_copy(s[FORK], s[ORIGINAL], NULL), LK_OK);
