@@ -33,7 +33,7 @@ static struct lk_device_move_rows level_rows(const struct lk_move *move, int lev
         .part_bytes = of->head_bytes, .offset = lk_level_part_offset(of, part), .first = row};
     (void)lk_device_packing_of(&p, &rows.coding);
     for (int b = 0; b < LK_MOVE_BLOCKS && b < LK_DEVICE_MOVE_BLOCKS; b++)
-        rows.block[b] = address(lk_block_host(kv->arena, block[b]));
+        rows.block[b] = address(lk_block_address(kv->arena, block[b]));
     if (p.codec->sigma) {
         const struct lk_equalizer *equalizer = lk_kv_equalizer(kv, level);
         rows.sigma = sigma->of[of->basis != NULL] +

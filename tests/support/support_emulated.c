@@ -127,7 +127,7 @@ static void project_rows(const struct lk_move *m, float *latents) {
             }
             struct lk_part p = lk_kv_part(kv, m->from, head);
             int row = m->from_row + t;
-            const char *block = lk_block_host(kv->arena, m->from_block[row / p.block_rows]);
+            const char *block = lk_block_address(kv->arena, m->from_block[row / p.block_rows]);
             lk_codec_decode(&p, block + lk_level_part_offset(&kv->level[m->from], head),
                             row % p.block_rows, 1, rows + t * D_HEAD, D_HEAD);
         }
@@ -140,7 +140,7 @@ static void project_rows(const struct lk_move *m, float *latents) {
 /* Copy the bytes of a move's target blocks to, or from, memory [LK_MOVE_BLOCKS][MAX_BYTES]. */
 static void copy_targets(const struct lk_move *m, char *memory, bool back) {
     for (int b = 0; b < LK_MOVE_BLOCKS; b++) {
-        char *block = lk_block_host(m->kv->arena, m->to_block[b]), *at = memory + b * MAX_BYTES;
+        char *block = lk_block_address(m->kv->arena, m->to_block[b]), *at = memory + b * MAX_BYTES;
         size_t size = m->kv->level[m->to].block_bytes;
         if (block) memcpy(back ? block : at, back ? at : block, size);
     }
