@@ -10,6 +10,8 @@
 #include "serve/openai_chat.h"
 #include "serve/response_store.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Put the items of an earlier response before the input. */
@@ -19,7 +21,7 @@ static bool continue_previous(json_t *given, const struct lk_server_opts *opts,
     size_t n_byte = 0;
     if (!lk_json_field_string(given, "previous_response_id", &id, error)) return false;
     if (!id) return true;
-    json_t *items = opts->responses ? lk_response_store_get(opts->responses, id, &n_byte) : NULL,
+    json_t *items = opts->responses ? lk_response_store_items(opts->responses, id, &n_byte) : NULL,
            *input = json_object_get(given, "input");
     if (!items)
         return lk_api_error_set(error, 400, "previous_response_not_found", "previous_response_id",
@@ -37,11 +39,89 @@ static bool continue_previous(json_t *given, const struct lk_server_opts *opts,
                                     "'input' must be a string or an array of items");
 }
 
+/* ---- references to items ---- */
+
+/* The response that the last reference was to. */
+struct referred {
+    char id[64];      /* "": none */
+    json_t *response; /* owned */
+    size_t n_parsed;  /* bytes of text that were parsed for all references */
+    size_t n_byte;    /* of the items that replace them */
+};
+
+/* The id of the response with an item, which is a part of the item's: response_id, item_id. False:
+ * the item is not of a response of this server. */
+static bool response_of_item(const char *item, char out[64]) {
+    const char *start = strchr(item, '_'), *end = strrchr(item, '-');
+    if (!start || !end || end < start || end - start > 50) return false;
+    snprintf(out, 64, "resp%.*s", (int)(end - start), start);
+    return true;
+}
+
+/* The item of an earlier response with this id; borrowed from `last`. NULL: there is none. */
+static json_t *find_item(struct lk_response_store *store, const char *id, struct referred *last) {
+    char response[64], *text = NULL;
+    json_t *item;
+    size_t i;
+    if (!response_of_item(id, response)) return NULL;
+    if (strcmp(response, last->id) != 0) {
+        json_decref(last->response);
+        last->response = NULL;
+        memcpy(last->id, response, sizeof response);
+        if (store) text = lk_response_store_text(store, response);
+        if (text) last->n_parsed += strlen(text);
+        if (text && last->n_parsed <= LK_STORED_RESPONSE_BYTES)
+            last->response = json_loads(text, 0, NULL);
+        free(text);
+    }
+    json_array_foreach(json_object_get(last->response, "output"), i, item) {
+        const char *given = json_string_value(json_object_get(item, "id"));
+        if (given && strcmp(given, id) == 0) return item;
+    }
+    return NULL;
+}
+
+/* A reference has no type, or this one. */
+static bool is_reference(const json_t *item) {
+    return lk_convert_is_type(item, "item_reference") ||
+           (json_object_size(item) == 1 && json_is_string(json_object_get(item, "id")));
+}
+
+/* Put the items of earlier responses in the place of references to them. */
+static bool resolve_references(json_t *given, const struct lk_server_opts *opts,
+                               uint64_t *more_bytes, struct lk_api_error *error) {
+    json_t *input = json_object_get(given, "input"), *item;
+    struct referred last = {.id = ""};
+    bool good = true;
+    size_t i;
+    json_array_foreach(input, i, item) {
+        if (!is_reference(item)) continue;
+        const char *id = json_string_value(json_object_get(item, "id"));
+        json_t *found = id ? find_item(opts->responses, id, &last) : NULL;
+        if (found) last.n_byte += json_dumpb(found, NULL, 0, JSON_COMPACT);
+        good = found && last.n_byte <= LK_MAX_STORED_RESPONSE;
+        if (!good)
+            lk_api_error_set(
+                error, 400, found ? "invalid_value" : "item_not_found", "input",
+                found ? "input[%zu] refers to '%.80s', but all references together may "
+                        "have at most %d MiB; send the items"
+                      : "input[%zu] refers to '%.80s', but none of the responses that "
+                        "are kept has this item (up to %d MiB); send the item",
+                i, id ? id : "", (found ? LK_MAX_STORED_RESPONSE : LK_STORED_RESPONSE_BYTES) >> 20);
+        if (!good) break;
+        json_array_set(input, i, found);
+    }
+    json_decref(last.response);
+    *more_bytes += 3 * lk_json_max_parsed_bytes(last.n_byte);
+    return good;
+}
+
 static bool parse_body(struct lk_request *request, const struct lk_server_opts *opts,
                        const char *body, size_t len, struct lk_api_error *error) {
     json_t *given = lk_fields_parse(body, len, LK_FIELDS_RESPONSES, error), *chat = NULL;
     uint64_t more_bytes = 0;
-    if (given && continue_previous(given, opts, &more_bytes, error))
+    if (given && continue_previous(given, opts, &more_bytes, error) &&
+        resolve_references(given, opts, &more_bytes, error))
         chat = lk_openai_responses_to_chat(given, error);
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
     request->more_bytes = more_bytes;
@@ -54,7 +134,7 @@ static bool parse_body(struct lk_request *request, const struct lk_server_opts *
 
 /* ---- the response object ---- */
 
-/* The id by which clients continue a response. */
+/* The id by which clients continue a response. Items have its secret: clients refer to them. */
 static json_t *response_id(const struct lk_response *r) {
     const char *number = strchr(r->id, '-');
     return json_sprintf("resp_%s-%s", number ? number + 1 : r->id, r->secret);
@@ -64,21 +144,12 @@ static bool is_stored(const struct lk_response *r) {
     return !json_is_false(json_object_get(r->completion->request.original, "store"));
 }
 
-/* Keep the response, so that a request may continue it. */
-static void store_response(const struct lk_response *r) {
-    json_t *id = response_id(r);
-    if (is_stored(r) && id && r->opts->responses)
-        lk_response_store_put(r->opts->responses, json_string_value(id),
-                              json_object_get(r->completion->request.original, "input"),
-                              r->blocks.closed);
-    json_decref(id);
-}
-
 static json_t *item_id(const struct lk_response *r) {
     static const char *const prefixes[] = {
         [LK_BLOCK_THOUGHTS] = "rs", [LK_BLOCK_TEXT] = "msg", [LK_BLOCK_CALL] = "fc"};
     const char *number = strchr(r->id, '-'), *prefix = prefixes[r->blocks.kind];
-    return json_sprintf("%s_%s-%zu", prefix, number ? number + 1 : r->id, r->blocks.n_closed);
+    return json_sprintf("%s_%s-%s-%zu", prefix, number ? number + 1 : r->id, r->secret,
+                        r->blocks.n_closed);
 }
 
 static json_t *usage_json(const struct lk_response *r) {
@@ -261,18 +332,20 @@ static const char *final_status(const struct lk_response *r) {
     return strcmp(r->blocks.finish, "length") == 0 ? "incomplete" : "completed";
 }
 
-static void end_response(struct lk_response *r, struct lk_buf *out) {
-    const char *status = final_status(r);
-    store_response(r);
-    append_event(
-        r, strcmp(status, "completed") == 0 ? "response.completed" : "response.incomplete",
-        json_pack("{s:o}", "response", response_json(r, status, json_incref(r->blocks.closed))),
-        out);
+/* The whole response, which is kept, so that a request may continue it. */
+static json_t *whole_response(struct lk_response *r) {
+    json_t *out = response_json(r, final_status(r), json_incref(r->blocks.closed));
+    const char *id = json_string_value(json_object_get(out, "id"));
+    if (is_stored(r) && id && r->opts->responses)
+        lk_response_store_put(r->opts->responses, id,
+                              json_object_get(r->completion->request.original, "input"), out);
+    return out;
 }
 
-static json_t *whole_response(struct lk_response *r) {
-    store_response(r);
-    return response_json(r, final_status(r), json_incref(r->blocks.closed));
+static void end_response(struct lk_response *r, struct lk_buf *out) {
+    bool completed = strcmp(final_status(r), "completed") == 0;
+    append_event(r, completed ? "response.completed" : "response.incomplete",
+                 json_pack("{s:o}", "response", whole_response(r)), out);
 }
 
 static const struct lk_block_ops block_ops = {.start = start_response,

@@ -1,6 +1,6 @@
-/* Conversations of earlier responses, for "previous_response_id": in memory, bounded by their
- * number and their bytes. The oldest leave first. Ids cannot be guessed, so a client only continues
- * its own. */
+/* Earlier responses and their inputs, for "previous_response_id", references to items and GET: in
+ * memory, bounded by their number and their bytes. The oldest leave first. Ids cannot be guessed,
+ * so a client only reads its own. */
 #ifndef LK_SERVE_RESPONSE_STORE_H
 #define LK_SERVE_RESPONSE_STORE_H
 
@@ -20,13 +20,19 @@ struct lk_response_store;
 struct lk_response_store *lk_response_store_new(void);
 void lk_response_store_free(struct lk_response_store *store);
 
-/* Keep the items of a conversation: the input of its last response, then the output. False if it is
- * too long, or memory ran out. */
+/* Keep a response and the items, or the text, that it answers. False if both are too long, or
+ * memory ran out. */
 bool lk_response_store_put(struct lk_response_store *store, const char *id, const json_t *input,
-                           const json_t *output);
+                           const json_t *response);
 
-/* The items, a new reference, and the bytes of their text. NULL: there is no response with this id,
- * or memory ran out. */
-json_t *lk_response_store_get(struct lk_response_store *store, const char *id, size_t *n_byte);
+/* The items of the conversation: the input of the response, then its output; a new reference, and
+ * the bytes of their text. NULL: there is no response with this id, or memory ran out. */
+json_t *lk_response_store_items(struct lk_response_store *store, const char *id, size_t *n_byte);
+
+/* The JSON text of a response, owned: free(). NULL as above. */
+char *lk_response_store_text(struct lk_response_store *store, const char *id);
+
+/* Forget a response. False: there is none with this id. */
+bool lk_response_store_remove(struct lk_response_store *store, const char *id);
 
 #endif

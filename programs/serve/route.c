@@ -13,9 +13,11 @@
 #include "serve/openai_completion.h"
 #include "serve/openai_responses.h"
 #include "serve/page.h"
+#include "serve/response_store.h"
 #include "serve/route_slots.h"
 #include "serve/route_tokens.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- completions ---- */
@@ -129,6 +131,8 @@ static const struct lk_route routes[] = {
     {"POST", "/chat/completions", false, handle_chat_completions},
     {"POST", "/v1/completions", false, handle_completions},
     {"POST", "/v1/responses", false, lk_route_responses},
+    {"GET", "/v1/responses/", false, lk_route_response},
+    {"DELETE", "/v1/responses/", false, lk_route_response},
     {"POST", "/v1/messages", false, lk_route_messages},
     {"POST", "/v1/messages/count_tokens", false, lk_route_count_tokens},
     {"POST", "/api/chat", false, lk_route_ollama_chat},
@@ -182,7 +186,7 @@ static bool path_matches(const char *path, const char *pattern) {
 static json_t *(*error_form(const char *path))(const struct lk_api_error *error) {
     if (strncmp(path, "/api/", 5) == 0) return lk_ollama_error_json;
     if (strncmp(path, "/v1/messages", 12) == 0) return lk_anthropic_error_json;
-    if (strcmp(path, "/v1/responses") == 0) return lk_openai_responses_error_json;
+    if (strncmp(path, "/v1/responses", 13) == 0) return lk_openai_responses_error_json;
     if (strcmp(path, "/completion") == 0 || strcmp(path, "/infill") == 0)
         return lk_llamacpp_error_json;
     return lk_api_error_json;
@@ -213,6 +217,35 @@ void lk_route(struct lk_exchange *x) { x->route->handle(x); }
 /* ---- other APIs ---- */
 
 void lk_route_responses(struct lk_exchange *x) { lk_answer(x, &lk_openai_responses); }
+
+void lk_route_response(struct lk_exchange *x) {
+    const char *id = x->path + strlen("/v1/responses/");
+    struct lk_response_store *store = x->server->opts.responses;
+    struct lk_api_error error;
+    bool removes = strcmp(x->method, "DELETE") == 0, found;
+    char *text = NULL;
+    if (!removes && !lk_charge_add(&x->charge, 2 * LK_MAX_STORED_RESPONSE, &error)) {
+        lk_exchange_reply_error(x, &error);
+        return;
+    }
+    if (removes)
+        found = lk_response_store_remove(store, id);
+    else
+        found = (text = lk_response_store_text(store, id)) != NULL;
+    if (!found) {
+        lk_api_error_set(&error, 404, "not_found", "response_id",
+                         "there is no response '%.80s': the last %d responses are kept, up to %d "
+                         "MiB, until the server stops",
+                         id, LK_STORED_RESPONSES, LK_STORED_RESPONSE_BYTES >> 20);
+        lk_exchange_reply_error(x, &error);
+    } else if (removes) {
+        lk_exchange_reply_json(
+            x, 200, json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1));
+    } else {
+        lk_exchange_reply_text(x, 200, "application/json", text, strlen(text));
+    }
+    free(text);
+}
 
 /* ---- Anthropic ---- */
 

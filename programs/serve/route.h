@@ -13,6 +13,7 @@ bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error);
 void lk_route(struct lk_exchange *x);
 
 void lk_route_responses(struct lk_exchange *x);
+void lk_route_response(struct lk_exchange *x); /* one that is kept: GET, DELETE */
 
 void lk_route_messages(struct lk_exchange *x);
 void lk_route_count_tokens(struct lk_exchange *x);

@@ -126,6 +126,39 @@ def check_own_answers(server):
         {"role": "tool", "tool_name": "ls", "content": "r"}]})
 
 
+def check_kept(server, first_one, second, third):
+    """Responses that are kept can be read, removed, and referred to by their items. `third` is of a
+    stream."""
+    path = "/v1/responses"
+    for response in (first_one, second, third):
+        reply = server.ask("GET", f"{path}/{response['id']}")
+        expect("a kept response", reply.status == 200 and reply.json() == response, reply.body)
+    ids = [{"type": "item_reference", "id": item["id"]} for item in first_one["output"]]
+    bare = [{"id": item["id"]} for item in first_one["output"]]
+    body = {"temperature": 0, "max_output_tokens": 4}
+    whole = served(server, "items", path, {**body, "input": [ASK, *first_one["output"], ASK]})
+    for references in (ids, bare):
+        some = served(server, "references", path, {**body, "input": [ASK, *references, ASK]})
+        expect("the same prompt", some["usage"]["input_tokens"] == whole["usage"]["input_tokens"],
+               (some["usage"], whole["usage"]))
+    served(server, "after references", path, {**body, "input": "q", "previous_response_id": some["id"]})
+    reply = server.ask("DELETE", f"{path}/{first_one['id']}")
+    expect("removed", reply.status == 200 and reply.json() == {
+        "id": first_one["id"], "object": "response", "deleted": True}, reply.body)
+    for method in ("GET", "DELETE"):
+        for old in (first_one["id"], "resp_1", "a/b"):
+            reply = server.ask(method, f"{path}/{old}")
+            expect("no response", reply.status == 404 and
+                   reply.json()["error"]["param"] == "response_id", reply.body)
+    for item in (*ids, {"type": "item_reference", "id": "msg_1"}, {"type": "item_reference"},
+                 {"type": "item_reference", "id": second["output"][0]["id"][:-3]}):
+        reply = server.post(path, {**body, "input": [ASK, item]})
+        expect("no such item", reply.status == 400 and reply.error_code() == "item_not_found" and
+               reply.json()["error"]["param"] == "input", reply.body)
+    reply = server.post(path, {**body, "input": "q", "previous_response_id": first_one["id"]})
+    expect("a removed response", reply.status == 400, reply.body)
+
+
 def check_previous(server):
     """A response goes on with another one, by its id."""
     body = {"temperature": 0, "max_output_tokens": 4}
@@ -147,6 +180,7 @@ def check_previous(server):
         reply = server.post(path, {**body, "input": "q", "previous_response_id": old})
         expect("unknown id", reply.status == 400 and
                reply.error_code() == "previous_response_not_found", reply.body)
+    check_kept(server, first_one, second, third)
     for _ in range(256):
         served(server, "one of many", path, {**body, "input": "q", "max_output_tokens": 1})
     reply = server.post(path, {**body, "input": "q", "previous_response_id": third["id"]})
