@@ -154,6 +154,7 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     if (!status) status = open_recipe(command, &c);
     c.args.model.n_ctx = c.args.session.ctx;
     if (!status) status = model_open(&c.args.model, true, &c.model);
+    if (!status) sampler_args_complete(&c.args.sampler, c.model);
     if (!status) status = open_default_recipe(c.model, &c.recipe);
     if (!status) status = start_chat(&c);
     if (!status) {

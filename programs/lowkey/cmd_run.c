@@ -316,6 +316,7 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
     if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
+    if (!status) sampler_args_complete(&a.sampler, r.model);
     bool is_default = !status && !r.recipe;
     if (!status) status = open_default_recipe(r.model, &r.recipe);
     if (!status && is_default && isatty(STDERR_FILENO) && *tuned_note(r.model, r.recipe))

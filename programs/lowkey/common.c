@@ -10,6 +10,7 @@
 #include "text.h"
 #include "xalloc.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -301,37 +302,49 @@ int session_open(const struct session_args *args, lk_model *model, const lk_reci
 /* ---- sampling ---- */
 
 struct sampler_args sampler_args_default(void) {
-    lk_sampler_opts d = lk_sampler_chat();
-    return (struct sampler_args){
-        .temperature = (double)d.temperature,
-        .top_p = (double)d.top_p,
-        .min_p = (double)d.min_p,
-        .repeat_penalty = (double)d.repeat_penalty,
-        .top_k = d.top_k,
-        .repeat_last_n = d.repeat_last_n,
-        .seed = d.seed,
-    };
+    return (struct sampler_args){.temperature = NAN,
+                                 .top_p = NAN,
+                                 .min_p = NAN,
+                                 .repeat_penalty = NAN,
+                                 .top_k = -1,
+                                 .repeat_last_n = -1};
+}
+
+void sampler_args_complete(struct sampler_args *args, const lk_model *model) {
+    lk_sampler_opts d = lk_model_sampling(model);
+    if (isnan(args->temperature)) args->temperature = (double)d.temperature;
+    if (isnan(args->top_p)) args->top_p = (double)d.top_p;
+    if (isnan(args->min_p)) args->min_p = (double)d.min_p;
+    if (isnan(args->repeat_penalty)) args->repeat_penalty = (double)d.repeat_penalty;
+    if (args->top_k < 0) args->top_k = d.top_k;
+    if (args->repeat_last_n < 0) args->repeat_last_n = d.repeat_last_n;
 }
 
 struct opt_group sampler_options(struct sampler_args *args) {
     return (struct opt_group){
         "Sampling",
         {
-            {0, "temp", "T", "temperature (default 0.8); 0: always the most probable token",
+            {0, "temp", "T",
+             "temperature (default: the model file's, else 0.8); 0: always the most probable token",
              OPT_REAL, &args->temperature, 0, 100},
             {0, "greedy", NULL, "same as --temp 0", OPT_FLAG, &args->greedy},
             {0, "seed", "N", "random seed (default 0)", OPT_INT, &args->seed, 0, 4294967295.0},
-            {0, "top-k", "N", "keep the N most probable tokens (default 40); 0: off", OPT_INT,
-             &args->top_k, 0, 10000000},
+            {0, "top-k", "N",
+             "keep the N most probable tokens (default: the model file's, else 40); 0: off",
+             OPT_INT, &args->top_k, 0, 10000000},
             {0, "top-p", "P",
-             "keep the most probable tokens up to a total probability of P (default 0.95); 1: off",
+             "keep the most probable tokens up to a total probability of P (default: the model "
+             "file's, else 0.95); 1: off",
              OPT_REAL, &args->top_p, 0, 1},
             {0, "min-p", "P",
-             "keep tokens at least P times as probable as the best one (default 0.05); 0: off",
+             "keep tokens at least P times as probable as the best one (default: the model file's, "
+             "else 0.05); 0: off",
              OPT_REAL, &args->min_p, 0, 1},
-            {0, "repeat-penalty", "X", "divide the logits of repeated tokens by X (default 1: off)",
+            {0, "repeat-penalty", "X",
+             "divide the logits of repeated tokens by X (default: the model file's, else 1: off)",
              OPT_REAL, &args->repeat_penalty, 0.01, 100},
-            {0, "repeat-last-n", "N", "how many of the last tokens count as repeated (default 64)",
+            {0, "repeat-last-n", "N",
+             "how many of the last tokens count as repeated (default: the model file's, else 64)",
              OPT_INT, &args->repeat_last_n, 0, 1 << 20},
             {0, "grammar-file", "FILE", "GBNF grammar that the answer must follow", OPT_TEXT,
              &args->grammar_file, .complete = "*.gbnf"},

@@ -135,8 +135,13 @@ struct sampler_args {
     const char *grammar_file;
 };
 
+/* Nothing is given yet: numbers are NaN or negative. */
 struct sampler_args sampler_args_default(void);
 struct opt_group sampler_options(struct sampler_args *args);
+
+/* Set what was not given to what the model file recommends, else to the defaults
+ * (lk_model_sampling). To be called before sampler_open. */
+void sampler_args_complete(struct sampler_args *args, const lk_model *model);
 int sampler_open(const struct sampler_args *args, const lk_model *model, lk_sampler **out);
 
 /* ---- output files ---- */

@@ -283,6 +283,25 @@ def write_changed(path, change):
         tiny_model.metadata = original
 
 
+def check_command_defaults(program, path, numbers):
+    """`run` and `chat` have the file's sampling as defaults; options go first."""
+    def run(*options, seed=3):
+        command = [program, "run", "-m", path, "-n", "40", "-t", "1", "--seed", str(seed), "-p", "a b c", *options]
+        return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+
+    same = ["--temp", str(numbers["temp"]), "--top-p", str(numbers["top_p"]), "--min-p", str(numbers["min_p"]),
+            "--repeat-penalty", str(numbers["penalty_repeat"]), "--top-k", "7"]
+    usual = ["--temp", "0.8", "--top-p", "0.95", "--min-p", "0.05", "--repeat-penalty", "1", "--top-k", "40"]
+    expect("run: the file's sampling", run() == run(*same) != run(*usual), (run(), run(*same)))
+    expect("run: an option goes first", run(*usual[:6]) != run())
+    for options, top_k in (([], "7"), (["--top-k", "9"], "9")):
+        shown = subprocess.run([program, "chat", "-m", path, "-t", "1", "-c", "256", *options], input=b"/set\n",
+                               capture_output=True, timeout=60, check=True).stdout.decode()
+        values = {line.split()[0]: line.split()[1] for line in shown.splitlines() if len(line.split()) > 1}
+        expect("chat: the file's sampling", [values.get(key) for key in (
+            "temperature", "top-p", "min-p", "repeat-penalty", "top-k")] == ["0.25", "0.5", "0.125", "1.5", top_k], shown)
+
+
 def check_files(server):
     program = server.program
     with tempfile.TemporaryDirectory() as folder:
@@ -308,6 +327,8 @@ def check_files(server):
                    settings["temperature"] == 0.25, settings)
             expect("a missing pre-tokenizer is told", "tokenizer.ggml.pre" in other.messages(),
                    other.messages())
+
+        check_command_defaults(program, path, numbers)
 
         def other_language(entries):
             entries["tokenizer.chat_template"] = tiny_model.pack_value(
