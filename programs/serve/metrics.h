@@ -21,7 +21,8 @@ struct lk_metrics {
     atomic_uint_fast64_t disconnected; /* clients that disconnected before their reply was sent */
     atomic_uint_fast64_t prompt_tokens, reused_tokens, copied_tokens, answer_tokens;
     atomic_uint_fast64_t draft_tokens, draft_accepted;
-    atomic_uint_fast64_t decode_steps; /* batched forward passes that decoded */
+    atomic_uint_fast64_t changed_calls; /* of earlier answers, see serve/call_store.h */
+    atomic_uint_fast64_t decode_steps;  /* batched forward passes that decoded */
     atomic_uint_fast64_t waiting, active, sessions, cache_bytes, shared_bytes, max_bytes, parked,
         request_bytes, request_max_bytes, ranks;   /* current values */
     atomic_uint_fast64_t store_hits, store_misses; /* prompts without a prefix in memory */

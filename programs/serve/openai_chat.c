@@ -2,6 +2,7 @@
 #include "serve/openai_chat.h"
 
 #include "serve/body_convert.h"
+#include "serve/call_store.h"
 #include "serve/fields.h"
 #include "serve/json_field.h"
 #include "serve/tools.h"
@@ -46,9 +47,29 @@ static json_t *parse_arguments(json_t *given) {
     return out;
 }
 
+/* Set the arguments of a call to those that the model wrote, if they are the same. */
+static void restore_arguments(json_t *call, struct lk_call_store *store) {
+    json_t *function = json_object_get(call, "function"),
+           *given = json_object_get(function, "arguments"), *value;
+    const char *text = json_string_value(given), *name;
+    char *arguments, *written;
+    value = text ? json_loads(text, 0, NULL) : json_incref(given); /* parse_arguments has read it */
+    name = json_string_value(json_object_get(function, "name"));
+    if (store && value && name &&
+        lk_call_store_find(store, json_string_value(json_object_get(call, "id")), name, value,
+                           &arguments, &written)) {
+        json_object_set_new(function, "arguments", json_string(arguments));
+        if (written) json_object_set_new(call, LK_WRITTEN, json_string(written));
+        free(arguments);
+        free(written);
+    }
+    json_decref(value);
+}
+
 /* The calls of an earlier answer as templates know them, a new reference, with those of the older
  * "function_call" and of custom tools. NULL: see `error`. */
-static json_t *parse_calls(const json_t *message, struct lk_api_error *error) {
+static json_t *parse_calls(const json_t *message, struct lk_call_store *store,
+                           struct lk_api_error *error) {
     json_t *given = json_object_get(message, "tool_calls"), *call, *out = json_array(),
            *old = json_object_get(message, "function_call");
     json_t *all = json_array_size(given) > 0 ? json_incref(given)
@@ -71,6 +92,7 @@ static json_t *parse_calls(const json_t *message, struct lk_api_error *error) {
             json_pack("{s:O*, s:s, s:{s:O, s:o}}", "id", json_is_string(id) ? id : NULL, "type",
                       "function", "function", "name", name, "arguments",
                       parse_arguments(json_object_get(function, custom ? "input" : "arguments"))));
+        restore_arguments(json_array_get(out, i), store);
     }
     json_decref(all);
     return out;
@@ -89,7 +111,8 @@ static bool check_role(const json_t *message, size_t i, struct lk_api_error *err
 }
 
 /* A message as chat templates know it: the fields of the client, with the content as a string. */
-static json_t *parse_message(const json_t *message, size_t i, struct lk_api_error *error) {
+static json_t *parse_message(const json_t *message, size_t i, struct lk_call_store *store,
+                             struct lk_api_error *error) {
     static const char *const fields[] = {"role", "tool_call_id", "name"};
     static const char *const thoughts[] = {"reasoning_content", "reasoning", "thinking"};
     if (!json_is_object(message)) {
@@ -98,7 +121,7 @@ static json_t *parse_message(const json_t *message, size_t i, struct lk_api_erro
         return NULL;
     }
     if (!check_role(message, i, error)) return NULL;
-    json_t *calls = parse_calls(message, error), *content = NULL, *out = NULL;
+    json_t *calls = parse_calls(message, store, error), *content = NULL, *out = NULL;
     if (calls) content = parse_content(message, i, error);
     if (content) out = json_pack("{s:o}", "content", content);
     if (out && json_array_size(calls) > 0) json_object_set(out, "tool_calls", calls);
@@ -152,7 +175,8 @@ static bool drop_volatile_lines(json_t *message) {
     return good;
 }
 
-static bool parse_messages(struct lk_request *request, struct lk_api_error *error) {
+static bool parse_messages(struct lk_request *request, struct lk_call_store *store,
+                           struct lk_api_error *error) {
     const json_t *messages = json_object_get(request->body, "messages"), *message;
     size_t i, n = json_array_size(messages);
     if (!json_is_array(messages) || n == 0)
@@ -163,7 +187,7 @@ static bool parse_messages(struct lk_request *request, struct lk_api_error *erro
                                 "%zu messages are too many; the maximum is %d", n, LK_MAX_MESSAGE);
     request->messages = json_array();
     json_array_foreach(messages, i, message) {
-        json_t *out = parse_message(message, i, error);
+        json_t *out = parse_message(message, i, store, error);
         if (!out) return false;
         bool was_empty = json_string_length(json_object_get(out, "content")) == 0;
         if (!drop_volatile_lines(out))
@@ -256,7 +280,7 @@ bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_serve
     if (!lk_request_parse_json(request, opts, body, error)) return false;
     request->chat = true;
     return lk_tools_parse_request(request, opts, error) && parse_logprobs(request, error) &&
-           parse_messages(request, error) && parse_continue(request, error) &&
+           parse_messages(request, opts->calls, error) && parse_continue(request, error) &&
            parse_variables(request, error) && parse_reasoning_format(request, error);
 }
 

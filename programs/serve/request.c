@@ -14,7 +14,9 @@
 #include "serve/turns.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -551,23 +553,112 @@ static bool prepare_prompt(struct lk_prompt *p, const struct lk_request *request
     return plan_prompt(p, request, opts, error);
 }
 
-bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
-                               struct lk_api_error *error) {
+/* ---- arguments as the model wrote them ----
+ *
+ * A template gets arguments as a value, and writes it in its own way. So for arguments whose text
+ * is known it gets {"KEY-i": 0}, where KEY is random, and the prompt then gets the text in its
+ * place. */
+
+enum { KEY_LEN = 32 };
+
+/* Take the texts off the calls of the messages. If `key` is not NULL, it replaces arguments.
+ * Returns an array of [call, text, arguments]. */
+static json_t *take_written(json_t *messages, const char *key) {
+    json_t *out = json_array(), *message, *call;
+    size_t i, k;
+    json_array_foreach(messages, i, message) {
+        json_array_foreach(json_object_get(message, "tool_calls"), k, call) {
+            json_t *written = json_object_get(call, LK_WRITTEN),
+                   *function = json_object_get(call, "function");
+            if (!written) continue;
+            json_array_append_new(
+                out, json_pack("[O, O, O]", call, written, json_object_get(function, "arguments")));
+            json_object_del(call, LK_WRITTEN);
+            if (key)
+                json_object_set_new(function, "arguments",
+                                    json_sprintf("{\"%s-%zu\": 0}", key, json_array_size(out) - 1));
+        }
+    }
+    return out;
+}
+
+static void put_back_written(const json_t *taken) {
+    json_t *one;
+    size_t i;
+    json_array_foreach(taken, i, one) {
+        json_t *call = json_array_get(one, 0);
+        json_object_set(call, LK_WRITTEN, json_array_get(one, 1));
+        json_object_set(json_object_get(call, "function"), "arguments", json_array_get(one, 2));
+    }
+}
+
+/* Put the texts into the prompt. False: the template writes arguments in another form than JSON, or
+ * no memory; the prompt is then as it was. */
+static bool insert_written(struct lk_prompt *p, const json_t *taken, const char *key) {
+    char word[KEY_LEN + 8];
+    struct lk_buf out = {0};
+    const char *at = p->text, *found;
+    size_t n = 0, len = (size_t)snprintf(word, sizeof word, "{\"%s-", key);
+    for (; (found = strstr(at, word)); n++) {
+        char *end;
+        size_t i = strtoul(found + len, &end, 10);
+        const char *text = json_string_value(json_array_get(json_array_get(taken, i), 1));
+        bool is_short = strncmp(end, "\":0}", 4) == 0;
+        if (!text || (!is_short && strncmp(end, "\": 0}", 5) != 0)) break;
+        lk_buf_append(&out, at, (size_t)(found - at));
+        lk_buf_append_str(&out, text);
+        at = end + (is_short ? 4 : 5);
+    }
+    lk_buf_append_str(&out, at);
+    bool good = !out.failed && !found && n == json_array_size(taken);
+    if (good) {
+        free(p->text);
+        p->text = lk_buf_detach(&out);
+    }
+    lk_buf_free(&out);
+    return good;
+}
+
+/* Render the template. With `key`, *taken has what was taken off the messages; a new reference. */
+static bool render(struct lk_request *request, const struct lk_server_opts *opts, const char *key,
+                   json_t **taken, struct lk_api_error *error) {
     lk_err err = {0};
+    *taken = take_written(request->messages, key);
     char *messages = json_dumps(request->messages, JSON_COMPACT),
          *tools = request->tools ? json_dumps(request->tools, JSON_COMPACT) : NULL,
          *variables = request->variables ? json_dumps(request->variables, JSON_COMPACT) : NULL;
     const lk_chat chat = {messages, tools, variables, request->reply, request->continue_last};
     bool good = messages && (tools || !request->tools) && (variables || !request->variables);
-    request->prompt = calloc(1, sizeof *request->prompt);
-    if (!request->prompt || !good)
-        good = lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
-    request->n_prompt = request->prompt ? 1 : 0;
+    put_back_written(*taken);
+    if (!good) lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
     if (good && lk_chat_format_json(opts->model, &chat, &request->prompt->text, &err))
         good = lk_api_error_from_request(error, &err, "messages");
     free(messages);
     free(tools);
     free(variables);
+    return good;
+}
+
+bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
+                               struct lk_api_error *error) {
+    uint64_t random = 0;
+    char key[KEY_LEN];
+    json_t *taken = NULL;
+    request->prompt = calloc(1, sizeof *request->prompt);
+    if (!request->prompt)
+        return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
+    request->n_prompt = 1;
+    bool has_key = getrandom(&random, sizeof random, 0) == sizeof random;
+    snprintf(key, sizeof key, "a%016" PRIx64, random);
+    bool good = render(request, opts, has_key ? key : NULL, &taken, error);
+    if (good && has_key && json_array_size(taken) > 0 &&
+        !insert_written(request->prompt, taken, key)) {
+        free(request->prompt->text);
+        request->prompt->text = NULL;
+        json_decref(taken);
+        good = render(request, opts, NULL, &taken, error);
+    }
+    json_decref(taken);
     return good;
 }
 

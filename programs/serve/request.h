@@ -40,6 +40,9 @@ struct lk_prompt {
     bool scored;
 };
 
+/* A field of calls in lk_request.messages: the text of the arguments, which the model wrote. */
+#define LK_WRITTEN "written"
+
 struct lk_request {
     json_t *body;        /* in OpenAI's form */
     json_t *original;    /* the body as it was sent, if the reply needs it; otherwise NULL */

@@ -285,7 +285,7 @@ static json_t *parse_calls(const struct lk_response *r, size_t i, const char *te
     const struct lk_request *request = &r->completion->request;
     char id[sizeof r->id + 24];
     return lk_tools_parse_calls(text, request->tools, choice_id(r, i, id),
-                                request->single_tool_call, shown);
+                                request->single_tool_call, shown, r->opts->calls);
 }
 
 /* A part of the text before the calls and a malformed call after them, as a JSON string. */

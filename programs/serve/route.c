@@ -4,6 +4,7 @@
 #include "serve/answer.h"
 #include "serve/anthropic.h"
 #include "serve/auth.h"
+#include "serve/call_store.h"
 #include "serve/embeddings.h"
 #include "serve/info_json.h"
 #include "serve/json_field.h"
@@ -74,6 +75,7 @@ static void handle_metrics(struct lk_exchange *x) {
     struct lk_metrics *metrics = &x->server->metrics;
     struct lk_buf out = {0};
     metrics->request_bytes = lk_budget_bytes(&x->server->budget);
+    metrics->changed_calls = lk_call_store_n_changed(x->server->opts.calls);
     metrics->request_max_bytes = x->server->opts.request_bytes;
     lk_metrics_print(metrics, &out);
     if (!out.failed) lk_exchange_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);

@@ -1,6 +1,7 @@
 /* Start and stop of the server: checks the options, starts the scheduler and the HTTP listener. */
 #include "serve/server.h"
 
+#include "serve/call_store.h"
 #include "serve/http.h"
 #include "serve/response_store.h"
 
@@ -74,9 +75,10 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     s->started = (int64_t)time(NULL);
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
     s->opts.responses = lk_response_store_new();
+    s->opts.calls = lk_call_store_new();
     /* A template that writes no calls is an error of the requests that need one. */
     if (!lk_chat_call_words(opts->model, &s->call_words, NULL)) s->opts.call_words = &s->call_words;
-    if (!s->opts.responses)
+    if (!s->opts.responses || !s->opts.calls)
         status = lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     if (!status) status = lk_workers_start(&s->workers, N_WORKER, err);
     if (!status) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
@@ -109,6 +111,7 @@ bool lk_server_stop(struct lk_server *s) {
     lk_workers_stop(s->workers);
     lk_scheduler_stop(s->scheduler);
     lk_response_store_free(s->opts.responses);
+    lk_call_store_free(s->opts.calls);
     free(s);
     return true;
 }

@@ -75,10 +75,11 @@ struct lk_server_opts {
         *call_words; /* of the model; made by lk_server_start. NULL: the usual ones */
     /* Earlier responses that requests may continue; made by lk_server_start. */
     struct lk_response_store *responses;
-    bool drafts;             /* decode with drafts, if the recipe allows it: lk_drafter_new */
-    bool parse_special;      /* prompts of /v1/completions may spell control tokens */
-    const char *session_dir; /* directory of saved sessions; NULL: no file is read or written */
-    uint64_t store_bytes;    /* max bytes that the server stores there on its own; 0: none */
+    struct lk_call_store *calls; /* of earlier answers; made by lk_server_start */
+    bool drafts;                 /* decode with drafts, if the recipe allows it: lk_drafter_new */
+    bool parse_special;          /* prompts of /v1/completions may spell control tokens */
+    const char *session_dir;     /* directory of saved sessions; NULL: no file is read or written */
+    uint64_t store_bytes;        /* max bytes that the server stores there on its own; 0: none */
     /* Called with one line per request, from several threads; NULL: no log. */
     void (*log)(void *user, const char *line);
     /* Called with messages for the operator, from several threads; may be NULL. */

@@ -382,8 +382,55 @@ static char *arguments_text(const json_t *given) {
     return out;
 }
 
+/* The end of the JSON string that starts at text[i]. */
+static size_t string_end(const char *text, size_t len, size_t i) {
+    for (i++; i < len && text[i] != '"'; i++) i += text[i] == '\\';
+    return i < len ? i + 1 : len;
+}
+
+/* The object at text[i], without what follows it; owned. NULL: it does not end. */
+static char *object_text(const char *text, size_t len, size_t i) {
+    size_t start = i;
+    int depth = 0;
+    while (i < len) {
+        if (text[i] == '"') {
+            i = string_end(text, len, i);
+            continue;
+        }
+        depth += (text[i] == '{') - (text[i] == '}');
+        i++;
+        if (depth == 0) return strndup(text + start, i - start);
+    }
+    return NULL;
+}
+
+/* The arguments of a call in JSON as they are written; owned. NULL if they are not an object. */
+static char *written_arguments(const struct lk_scan_call *call) {
+    static const char *const keys[] = {"\"arguments\"", "\"parameters\""};
+    const char *text = call->text;
+    size_t len = call->n_text, i = 0, end;
+    if (call->kind != LK_ARGUMENTS_JSON) return NULL;
+    if (call->name) {
+        while (i < len && lk_is_space(text[i])) i++;
+        return i < len && text[i] == '{' ? object_text(text, len, i) : NULL;
+    }
+    for (; i < len; i = text[i] == '"' ? string_end(text, len, i) : i + 1) {
+        if (text[i] != '"') continue;
+        end = string_end(text, len, i);
+        size_t n = end - i;
+        bool is_key = false;
+        for (size_t k = 0; k < 2; k++)
+            is_key |= n == strlen(keys[k]) && memcmp(text + i, keys[k], n) == 0;
+        while (end < len && lk_is_space(text[end])) end++;
+        if (!is_key || end >= len || text[end] != ':') continue;
+        for (end++; end < len && lk_is_space(text[end]);) end++;
+        return end < len && text[end] == '{' ? object_text(text, len, end) : NULL;
+    }
+    return NULL;
+}
+
 /* Add a call; the strings become owned by it. */
-static void add_call(struct maker *m, char *id, char *name, char *arguments) {
+static void add_call(struct maker *m, char *id, char *name, char *arguments, char *written) {
     struct lk_tool_calls *out = m->out;
     if (name && *name && arguments && out->n == out->cap) {
         size_t cap = out->cap ? 2 * out->cap : 4;
@@ -395,9 +442,10 @@ static void add_call(struct maker *m, char *id, char *name, char *arguments) {
         free(id);
         free(name);
         free(arguments);
+        free(written);
         return;
     }
-    out->at[out->n++] = (struct lk_tool_call){id, name, arguments};
+    out->at[out->n++] = (struct lk_tool_call){id, name, arguments, written};
 }
 
 static void make_call(void *user, const struct lk_scan_call *found) {
@@ -406,7 +454,8 @@ static void make_call(void *user, const struct lk_scan_call *found) {
     json_t *json = tool_arguments(found, m->tools);
     if (found->name) {
         add_call(m, found->n_id ? strndup(found->id, found->n_id) : NULL,
-                 strndup(found->name, found->n_name), json ? arguments_text(json) : NULL);
+                 strndup(found->name, found->n_name), json ? arguments_text(json) : NULL,
+                 written_arguments(found));
         json_decref(json);
         return;
     }
@@ -417,7 +466,8 @@ static void make_call(void *user, const struct lk_scan_call *found) {
                *name = json_string_value(json_object_get(call, "name"));
     if (!arguments) arguments = json_object_get(call, "parameters");
     add_call(m, id && *id ? strdup(id) : NULL, name ? strdup(name) : NULL,
-             json ? arguments_text(arguments) : NULL);
+             json ? arguments_text(arguments) : NULL,
+             json_is_object(arguments) ? written_arguments(found) : NULL);
     json_decref(json);
 }
 
@@ -427,6 +477,7 @@ static void drop_calls(struct lk_tool_calls *calls, size_t n) {
         free(call->id);
         free(call->name);
         free(call->arguments);
+        free(call->written);
     }
 }
 

@@ -44,6 +44,7 @@ struct lk_tool_call {
     char *id;        /* what the model wrote as "id"; NULL: nothing */
     char *name;      /* of the function */
     char *arguments; /* JSON text of an object */
+    char *written; /* the arguments as the model wrote them, if that is the same in JSON; or NULL */
 };
 
 struct lk_tool_calls {

@@ -306,7 +306,7 @@ static void make_id(char out[10], const char *id, size_t number) {
 }
 
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
-                             struct lk_tools_text *shown) {
+                             struct lk_tools_text *shown, struct lk_call_store *store) {
     struct lk_tool_calls calls;
     json_t *out = NULL;
     if (lk_tool_calls_parse(text, tools, &calls)) {
@@ -316,10 +316,12 @@ json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *
             const struct lk_tool_call *call = &calls.at[i];
             char made[10];
             make_id(made, id, i);
-            json_array_append_new(out, json_pack("{s:I, s:s, s:s, s:{s:s, s:s}}", "index",
-                                                 (json_int_t)i, "id", call->id ? call->id : made,
-                                                 "type", "function", "function", "name", call->name,
-                                                 "arguments", call->arguments));
+            const char *sent = call->id ? call->id : made;
+            if (store) lk_call_store_put(store, sent, call->name, call->arguments, call->written);
+            json_array_append_new(out,
+                                  json_pack("{s:I, s:s, s:s, s:{s:s, s:s}}", "index", (json_int_t)i,
+                                            "id", sent, "type", "function", "function", "name",
+                                            call->name, "arguments", call->arguments));
         }
     }
     lk_tool_calls_free(&calls);

@@ -4,6 +4,7 @@
 #define LK_SERVE_TOOLS_H
 
 #include "serve/api_error.h"
+#include "serve/call_store.h"
 #include "serve/request.h"
 
 /* Parse "tools" and "tool_choice", and constrain the response with a grammar:
@@ -24,9 +25,9 @@ struct lk_tools_text {
 
 /* The calls in a response in OpenAI's format, a new reference; NULL if there are none, and then
  * *shown is not set. Only the first call if only_first. `tools`: the request's. Calls without an id
- * get one that is made of `id`. */
+ * get one that is made of `id`. They are kept in `store`, unless it is NULL. */
 json_t *lk_tools_parse_calls(const char *text, const json_t *tools, const char *id, bool only_first,
-                             struct lk_tools_text *shown);
+                             struct lk_tools_text *shown, struct lk_call_store *store);
 
 /* ---- calls in a stream ----
  *

@@ -53,8 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t len = strlen(text), i;
     json_t *tools = json_pack("[{s:{s:s}}, {s:{s:s}}]", "function", "name", "f", "function", "name",
                               "get_weather");
-    json_t *all = lk_tools_parse_calls(text, tools, "id", false, &shown),
-           *first = lk_tools_parse_calls(text, tools, "id", true, &shown_first), *call;
+    json_t *all = lk_tools_parse_calls(text, tools, "id", false, &shown, NULL),
+           *first = lk_tools_parse_calls(text, tools, "id", true, &shown_first, NULL), *call;
     if ((all != NULL) != (first != NULL)) abort();
     if (all) {
         if (memcmp(&shown, &shown_first, sizeof shown) != 0 || json_array_size(first) != 1) abort();

@@ -7,6 +7,7 @@ server itself answered, in every API. A tiny random model is enough: a grammar f
 """
 import json
 import os
+import re
 import sys
 import tempfile
 
@@ -124,6 +125,84 @@ def check_own_answers(server):
         ASK, {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "tool", "tool_name": "ls", "content": "r"},
         {"role": "tool", "tool_name": "ls", "content": "r"}]})
+
+
+def reordered(value):
+    """The same JSON value, as another program would keep it: sorted keys, whole numbers without a point."""
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [reordered(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def changed_calls(server):
+    text = server.ask("GET", "/metrics").body.decode()
+    return int(re.search(r"^lowkey_changed_calls_total (\d+)", text, re.M).group(1))
+
+
+def check_written(server):
+    """Arguments come back in another serialization, and are rendered as the model wrote them."""
+    written = '{"z":1.0,"a":  [1,2.50, {"y":1e2}], "u": "\\u00e9\\/ \\"{", "n":null}'
+    text = '<tool_call>\n{"name": "ls", "arguments": ' + written + '}\n</tool_call>'
+    quoted = json.dumps(text)
+    tool = {"name": "ls", "parameters": {"type": "object", "properties": {}}}
+    chat = {"messages": [ASK], "tools": [{"type": "function", "function": tool}], "max_tokens": 200,
+            "grammar": f"root ::= {quoted}", "temperature": 0}
+    first_one = served(server, "call", "/v1/chat/completions", chat)
+    call = first_one["choices"][0]["message"]["tool_calls"][0]
+    value = json.loads(call["function"]["arguments"])
+    held = first_one["usage"]["total_tokens"]
+
+    def rendered(arguments, call_id=call["id"], name="ls"):
+        return prompt(server, {"messages": [ASK, {"role": "assistant", "tool_calls": [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": call_id, "content": "r"}], "tools": chat["tools"]})
+
+    before = changed_calls(server)
+    same = [call["function"]["arguments"], value, reordered(value), json.dumps(reordered(value), indent=3)]
+    for arguments in same:
+        expect("as written", text in rendered(arguments), rendered(arguments))
+    expect("changed calls are counted", changed_calls(server) >= before + 4, changed_calls(server))
+    other = {**value, "z": 2}
+    expect("another value", written not in rendered(other) and '"z": 2' in rendered(other), rendered(other))
+    expect("another id", written not in rendered(value, "x"), rendered(value, "x"))
+    expect("another name", written not in rendered(value, name="f"), rendered(value, name="f"))
+    expect("a text that looks like the place of arguments", '{"a0-0": 0}' in rendered({"a0-0": 0}))
+    two = prompt(server, {"messages": [ASK, {"role": "assistant", "tool_calls": [
+        {**call, "function": {"name": "ls", "arguments": arguments}} for arguments in (reordered(value), other, value)]}],
+        "tools": chat["tools"]})
+    expect("calls next to others", two.count(written) == 2 and two.count('"z": 2') == 1, two)
+    back = {**chat, "messages": [ASK, {"role": "assistant", "tool_calls": [
+        {**call, "function": {"name": "ls", "arguments": json.dumps(reordered(value))}}]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "r"}]}
+    usage = served(server, "read on", "/v1/chat/completions", back)["usage"]
+    expect("the session goes on", usage["prompt_tokens_details"]["cached_tokens"] >= held - 2, (held, usage))
+
+    # The other APIs, and streams. In ollama's calls have no ids.
+    made, _ = chat_calls(stream(server, "/v1/chat/completions", chat))
+    expect("the same in a stream", json.loads(made[0]["arguments"]) == value, made)
+    body = {"model": "m", "messages": [ASK], "max_tokens": 200, "grammar": chat["grammar"], "temperature": 0,
+            "tools": [{"name": "ls", "input_schema": tool["parameters"]}]}
+    first_one = served(server, "call", "/v1/messages", body)
+    blocks = [{**block, "input": reordered(block["input"])} for block in first_one["content"]]
+    usage = served(server, "messages", "/v1/messages", {**body, "messages": [
+        ASK, {"role": "assistant", "content": blocks}, {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": blocks[0]["id"], "content": "r"}]}]})["usage"]
+    expect("messages go on", usage["cache_read_input_tokens"] >= held - 2, (held, usage))
+    body = {"input": [ASK], "max_output_tokens": 200, "grammar": chat["grammar"], "temperature": 0,
+            "tools": [{"type": "function", **tool}]}
+    items = [{**item, "arguments": json.dumps(reordered(json.loads(item["arguments"])))}
+             for item in served(server, "call", "/v1/responses", body)["output"]]
+    usage = served(server, "responses", "/v1/responses", {**body, "input": [ASK, *items, {
+        "type": "function_call_output", "call_id": items[0]["call_id"], "output": "r"}]})["usage"]
+    expect("responses go on", usage["input_tokens_details"]["cached_tokens"] >= held - 2, (held, usage))
+    reply = served(server, "ollama", "/api/chat", {
+        "messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [
+            {"function": {"name": "ls", "arguments": reordered(value)}}]},
+            {"role": "tool", "tool_name": "ls", "content": "r"}],
+        "stream": False, "tools": chat["tools"], "options": {"num_predict": 2}})
+    expect("ollama goes on", reply["prompt_eval_count"] > 0, reply)
 
 
 def check_kept(server, first_one, second, third):
@@ -346,6 +425,7 @@ def main():
     program = sys.argv[1]
     with Server(program, ["--log"]) as server:
         check_histories(server)
+        check_written(server)
         check_previous(server)
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "strict.gguf")

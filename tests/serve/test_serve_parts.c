@@ -291,7 +291,7 @@ static void parallel_tool_calls_can_be_disabled(void **state) {
         "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     for (int one = 0; one < 2; one++) {
         struct lk_tools_text shown = {0};
-        json_t *calls = lk_tools_parse_calls(text, NULL, "id", one, &shown);
+        json_t *calls = lk_tools_parse_calls(text, NULL, "id", one, &shown, NULL);
         assert_int_equal(json_array_size(calls), 2 - one);
         assert_int_equal(shown.n_before, 5);
         assert_int_equal(shown.rest, strlen(text));
