@@ -414,7 +414,7 @@ LONG = [("/v1/messages", anthropic_body(stream=True, max_tokens=N_LONG, ignore_e
 
 
 def busy_slots(server):
-    return sum(slot["state"] in ("reading", "decoding")
+    return sum(slot["state"] in ("prefill", "decoding")
                for slot in server.ask("GET", "/slots").json()["slots"])
 
 
