@@ -135,8 +135,8 @@ bool lk_blocks_write_whole(const struct lk_response *response, const struct lk_b
     r.blocks = (struct lk_blocks){0};
     json_t *choice = lk_response_choice(&r, 0), *message = choice ? choice_message(choice) : NULL;
     if (message) add_message(&r, message, ops, NULL);
-    close_last_block(&r, ops, NULL);
     r.blocks.finish = finish_reason(&r, choice);
+    close_last_block(&r, ops, NULL);
     bool good = message && !r.blocks.failed;
     if (good) lk_buf_add_json(out, ops->whole(&r));
     json_decref(message);

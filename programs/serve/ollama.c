@@ -95,12 +95,13 @@ static json_t *message_json(const char *text, size_t len) {
     return json_pack("{s:s, s:s%}", "role", "assistant", "content", text, len);
 }
 
-/* The call of the open block: unlike OpenAI's, its arguments are an object. */
-static json_t *call_json(const struct lk_blocks *b) {
+/* The calls of the open block: unlike OpenAI's, its arguments are an object. None if they were cut
+ * off: clients of this API would run the call without them. */
+static json_t *calls_json(const struct lk_blocks *b) {
     json_t *arguments = json_loadb(lk_buf_cstr(&b->text), b->text.len, 0, NULL);
-    return json_pack("{s:O, s:{s:I, s:O, s:o}}", "id", b->id, "function", "index",
-                     (json_int_t)b->call_index, "name", b->name, "arguments",
-                     arguments ? arguments : json_object());
+    return arguments ? json_pack("[{s:O, s:{s:I, s:O, s:o}}]", "id", b->id, "function", "index",
+                                 (json_int_t)b->call_index, "name", b->name, "arguments", arguments)
+                     : json_array();
 }
 
 static void append_line(struct lk_buf *out, json_t *json) {
@@ -145,11 +146,15 @@ static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
         return out ? NULL
                    : json_pack("{s:s%}", b->kind == LK_BLOCK_TEXT ? "content" : "thinking",
                                lk_buf_cstr(&b->text), b->text.len);
-    if (!out) return json_pack("{s:[o]}", "tool_calls", call_json(b));
-    json_t *json = answer_json(r, false), *message = message_json("", 0);
-    json_object_set_new(message, "tool_calls", json_pack("[o]", call_json(b)));
-    json_object_set_new(json, "message", message);
-    append_line(out, json);
+    json_t *calls = calls_json(b);
+    if (!out) return json_pack("{s:o}", "tool_calls", calls);
+    if (json_array_size(calls) > 0) {
+        json_t *json = answer_json(r, false), *message = message_json("", 0);
+        json_object_set(message, "tool_calls", calls);
+        json_object_set_new(json, "message", message);
+        append_line(out, json);
+    }
+    json_decref(calls);
     return NULL;
 }
 

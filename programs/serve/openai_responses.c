@@ -318,7 +318,9 @@ static void append_block_end(struct lk_response *r, struct lk_buf *out) {
 
 static json_t *close_block(struct lk_response *r, struct lk_buf *out) {
     const struct lk_blocks *b = &r->blocks;
-    json_t *item = item_json(r, "completed",
+    /* The reason is known when the last item is closed. */
+    bool is_cut = b->finish && strcmp(b->finish, "length") == 0;
+    json_t *item = item_json(r, is_cut ? "incomplete" : "completed",
                              json_pack("[o]", part_json(r, lk_buf_cstr(&b->text), b->text.len)));
     if (out) {
         append_block_end(r, out);

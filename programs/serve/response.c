@@ -288,6 +288,41 @@ static json_t *parse_calls(const struct lk_response *r, size_t i, const char *te
                                 request->single_tool_call, shown, r->opts->calls);
 }
 
+/* Is the last call of an answer cut off? Calls that are valid by grammar are followed by nothing
+ * else than a part of the next one, which is dropped. Others show it as text. */
+static bool drop_cut_call(const struct lk_request *request, const char *text, size_t len,
+                          struct lk_tools_text *shown) {
+    bool is_cut = text[shown->rest] != 0 && !request->single_tool_call;
+    if (request->valid_calls) shown->rest = len;
+    return is_cut;
+}
+
+/* The calls of the whole text of choice i: those of parse_calls, and one that was cut off after its
+ * arguments began, as a stream has it. */
+static json_t *all_calls(const struct lk_response *r, size_t i, const char *text, size_t len,
+                         struct lk_tools_text *shown, bool *is_cut) {
+    const struct lk_request *request = &r->completion->request;
+    struct lk_call_stream stream = {0};
+    char id[sizeof r->id + 24];
+    json_t *calls = parse_calls(r, i, text, shown), *sent = NULL;
+    size_t n = json_array_size(calls), from = 0;
+    if (request->valid_calls) {
+        from = lk_tool_calls_n_text(text, len, request->tools, 0);
+        sent = lk_tools_stream_calls(&stream, text, len, from, request, choice_id(r, i, id));
+    }
+    *is_cut = calls && drop_cut_call(request, text, len, shown);
+    if (json_array_size(sent) > n) {
+        *is_cut = true;
+        if (!calls) {
+            calls = json_array();
+            *shown = (struct lk_tools_text){from, len};
+        }
+        json_array_append(calls, json_array_get(sent, n));
+    }
+    json_decref(sent);
+    return calls;
+}
+
 /* A part of the text before the calls and a malformed call after them, as a JSON string. */
 static json_t *shown_text(const char *text, size_t from, size_t to, const char *rest) {
     return json_sprintf("%.*s%s%s", (int)(to - from), text + from, to && *rest ? "\n\n" : "", rest);
@@ -298,7 +333,9 @@ static json_t *chat_choice(const struct lk_response *r, size_t i) {
     const struct lk_response_choice *c = &r->choice[i];
     const char *text = lk_buf_cstr(&c->text);
     struct lk_tools_text shown = {c->text.len, c->text.len};
-    json_t *calls = r->completion->request.tools ? parse_calls(r, i, text, &shown) : NULL;
+    bool is_cut = false;
+    json_t *calls =
+        r->completion->request.tools ? all_calls(r, i, text, c->text.len, &shown, &is_cut) : NULL;
     json_t *message = json_object(), *content = json_stringn(text, c->text.len);
     if (calls) {
         json_decref(content);
@@ -312,8 +349,9 @@ static json_t *chat_choice(const struct lk_response *r, size_t i) {
                                                 json_stringn(c->thoughts.at, c->thoughts.len))) ||
         (calls && json_object_set(message, "tool_calls", calls));
     if (failed) json_decref(message), message = NULL;
+    const char *finish = calls && !is_cut ? "tool_calls" : c->result.finish;
     json_t *out = json_pack("{s:I, s:o, s:s}", "index", (json_int_t)i, "message", message,
-                            "finish_reason", calls ? "tool_calls" : c->result.finish);
+                            "finish_reason", finish);
     json_decref(calls);
     return out;
 }
@@ -437,10 +475,12 @@ static json_t *chunk_choice_with_tools(struct lk_response *r, const struct lk_ev
         size_t n_before = shown.n_before;
         shown = (struct lk_tools_text){c->text.len, c->text.len};
         calls = parse_calls(r, event->job, text, &shown);
+        bool is_cut = calls && drop_cut_call(&r->completion->request, text, c->text.len, &shown);
+        is_cut |= c->calls.n_call > json_array_size(calls);
         if (is_sent)
             shown.n_before = n_before; /* what is left of a call that was cut off is not text */
         if (is_sent && !calls) shown.rest = c->text.len;
-        if (calls) finish = "tool_calls";
+        if (calls && !is_cut) finish = "tool_calls";
         for (size_t i = 0; i < c->calls.n_call && json_array_size(calls) > 0; i++)
             json_array_remove(calls, 0); /* was sent in parts */
     }

@@ -311,7 +311,7 @@ def check_lazy(server, bias):
             "max_tokens": 300}
     whole = served(server, "lazy", "/v1/chat/completions", chat)["choices"][0]
     calls = whole["message"].get("tool_calls", [])
-    expect("several calls", len(calls) > 1 and whole["finish_reason"] == "tool_calls", whole)
+    expect("several calls", len(calls) > 1 and whole["finish_reason"] == "length", whole)
     for call in calls:
         expect("a valid call", is_valid(call["function"]["name"], call["function"]["arguments"]), call)
     made, n_part = chat_calls(stream(server, "/v1/chat/completions", chat))
@@ -377,6 +377,59 @@ def check_lazy(server, bias):
            is_valid(items[-1]["name"], items[-1]["arguments"], ["light"]), items)
 
 
+def check_cut_calls(server, bias):
+    """A call that the limit of tokens cuts off: the same streamed and whole, and the reason is "length"."""
+    seen, path = set(), "/v1/chat/completions"
+    base = {"temperature": 0, "logit_bias": bias}
+    for parallel in (True, False):
+        for n in range(1, 140, 3):
+            chat = {"messages": [ASK], "tools": TOOLS, "max_tokens": n, "parallel_tool_calls": parallel, **base}
+            choice = served(server, "cut", path, chat)["choices"][0]
+            calls = [(call["function"]["name"], call["function"]["arguments"])
+                     for call in choice["message"].get("tool_calls", [])]
+            events = stream(server, path, chat)
+            made, _ = chat_calls(events)
+            deltas = [one for event in events for one in event.get("choices", [])]
+            content = "".join(one["delta"].get("content") or "" for one in deltas)
+            expect(f"{n}: calls", [(made[i]["name"], made[i]["arguments"]) for i in sorted(made)] == calls, (made, calls))
+            expect(f"{n}: text", content == (choice["message"]["content"] or ""), (content, choice))
+            expect(f"{n}: reason", deltas[-1]["finish_reason"] == choice["finish_reason"], (deltas[-1], choice))
+            is_cut = bool(calls) and not calls[-1][1].endswith("}")
+            if is_cut or not calls:
+                expect(f"{n}: length", choice["finish_reason"] == "length", choice)
+            seen.add((min(len(calls), 2), is_cut, choice["finish_reason"]))
+    expect("calls that are cut, and calls that are not", {(1, True, "length"), (1, False, "tool_calls"),
+                                                          (2, True, "length")} <= seen, seen)
+    chat = {"messages": [ASK], "tools": TOOLS, **base}
+    for n in range(1, 75):
+        choice = served(server, "cut", path, {**chat, "max_tokens": n})["choices"][0]
+        calls = choice["message"].get("tool_calls", [])
+        if len(calls) == 1 and not calls[0]["function"]["arguments"].endswith("}"):
+            break
+    cut, arguments = {"max_tokens": n}, calls[0]["function"]["arguments"]
+    body = {"input": "q", "tools": [{"type": "function", "name": name, "parameters": SMALL} for name in NAMES],
+            "max_output_tokens": n, **base}
+    whole, last = served(server, "cut", "/v1/responses", body), stream(server, "/v1/responses", body)[-1]["response"]
+    for response in (whole, last):
+        item = response["output"][-1]
+        expect("responses", response["status"] == item["status"] == "incomplete" and
+               item["type"] == "function_call" and item["arguments"] == arguments, response)
+    body = {"model": "m", "messages": [ASK], "tools": [{"name": name, "input_schema": SMALL} for name in NAMES],
+            **cut, **base}
+    message = served(server, "cut", "/v1/messages", body)
+    expect("messages", message["stop_reason"] == "max_tokens" and message["content"][-1]["type"] == "tool_use" and
+           message["content"][-1]["input"] == {}, message)
+    events = stream(server, "/v1/messages", body)
+    parts = [event["delta"].get("partial_json", "") for event in events if event["type"] == "content_block_delta"]
+    expect("a stream of messages", "".join(parts) == arguments and any(
+        event.get("delta", {}).get("stop_reason") == "max_tokens" for event in events), events)
+    body = {"messages": [ASK], "tools": TOOLS, "logit_bias": bias, "options": {"temperature": 0, "num_predict": n}}
+    lines = stream(server, "/api/chat", body)
+    reply = served(server, "cut", "/api/chat", {**body, "stream": False})
+    for message in (reply["message"], *(line["message"] for line in lines)):
+        expect("ollama's clients run what they get", not message.get("tool_calls"), message)
+
+
 def first(items, kinds):
     return next(item for item in items if item["type"] in kinds)
 
@@ -437,6 +490,7 @@ def main():
         with Server(program, model=path, directory=directory) as server:
             (word,), (brace,) = server.tokens(OPEN), server.tokens("{")
             check_lazy(server, {str(word): 100})
+            check_cut_calls(server, {str(word): 100})
             check_form_and_tools(server, {str(word): 100}, {str(brace): 50})
     sys.exit(f"{failures} failures" if failures else 0)
 
