@@ -104,6 +104,10 @@ lk_status lk_regex_to_grammar(const char *regex, char **grammar, lk_err *err);
  * grammar is shared, not parsed again. *out is owned: lk_sampler_free, in any order. LK_E_NOMEM. */
 lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t seed, lk_err *err);
 
+/* Accept a token that the sampler did not choose, as if it had: penalties and the grammar go on
+ * from it. Without a trigger the grammar must allow it. LK_E_NOMEM. */
+lk_status lk_sampler_accept(lk_sampler *sampler, int32_t tok, lk_err *err);
+
 typedef struct {
     int32_t tok;
     float logprob; /* natural logarithm of the probability */

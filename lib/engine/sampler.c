@@ -116,6 +116,10 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
     return status;
 }
 
+lk_status lk_sampler_accept(lk_sampler *sampler, int32_t tok, lk_err *err) {
+    return lk_sampling_accept(sampler->sampling, sampler->n_vocab, tok, err);
+}
+
 uint64_t lk_sampler_bytes(const lk_sampler *sampler) {
     return sizeof *sampler + lk_sampling_bytes(sampler->sampling, sampler->n_vocab);
 }

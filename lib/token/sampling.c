@@ -438,6 +438,13 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
     return status;
 }
 
+lk_status lk_sampling_accept(struct lk_sampling *s, int32_t n_vocab, int32_t tok, lk_err *err) {
+    if (tok < 0 || tok >= n_vocab) return lk_fail(err, LK_E_ARG, "there is no token %d", tok);
+    lk_status status = s->chain ? LK_OK : init_chain(s, n_vocab, err);
+    if (!status) status = reserve_tokens(s, s->n_tok + 1, err);
+    return status ? status : accept_token(s, tok, err);
+}
+
 bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *writer) {
     struct lk_sampling_state saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
     memcpy(saved.options, s->options, sizeof saved.options);

@@ -30,6 +30,9 @@ void lk_sampling_free(struct lk_sampling *s);
 lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n_vocab,
                            int32_t *tok, lk_err *err);
 
+/* Accept a token that was not chosen. LK_E_ARG: there is no such token. */
+lk_status lk_sampling_accept(struct lk_sampling *s, int32_t n_vocab, int32_t tok, lk_err *err);
+
 /* State of a sampler: its options as text, the number of draws and the accepted tokens. Restoring
  * repeats the draws and accepts the tokens again.
  *

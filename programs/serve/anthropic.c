@@ -17,6 +17,7 @@ static bool parse_body(struct lk_request *request, const struct lk_server_opts *
     json_t *given = lk_fields_parse(body, len, LK_FIELDS_MESSAGES, error),
            *chat = given ? lk_anthropic_to_chat(given, count_only, error) : NULL;
     bool good = lk_openai_chat_parse_json(request, opts, chat, error);
+    request->may_lack_thoughts = true; /* clients ask any model for thoughts */
     request->text_copies = 3; /* of a whole response: in its block, its JSON and its text */
     if (request->stream) request->text_copies = 1;
     json_decref(given);
@@ -420,6 +421,8 @@ json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_
     lk_convert_field(to, "stop", body, "stop_sequences");
     convert_format(to, body);
     convert_thinking(to, body);
+    lk_convert_field(to, "reasoning_budget", body, "reasoning_budget");
+    lk_convert_field(to, "reasoning_budget", json_object_get(body, "thinking"), "budget_tokens");
     if (to && check_body(body, count_only, error) && convert_messages(to, body, error) &&
         convert_tools(to, body, error) && convert_tool_choice(to, body, error))
         return to;

@@ -9,6 +9,7 @@
 #include "serve/budget.h"
 #include "serve/detokenizer.h"
 #include "serve/request.h"
+#include "serve/thoughts.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -69,6 +70,7 @@ struct lk_job {
     int32_t next_tok;               /* token that was chosen, but not evaluated yet, if has_next */
     bool has_next;
     struct lk_detokenizer detok;
+    struct lk_thought_budget thoughts; /* set up when the job starts */
     struct lk_slot *slot;
     enum lk_job_state state;
     struct lk_job_result result;

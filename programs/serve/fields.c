@@ -38,7 +38,7 @@ static const struct group read[] = {
      0,
      {"stop", "max_completion_tokens", "max_tokens", "n_predict", "n", "stream_options",
       "return_progress", "response_format", "json_schema", "stop_token_ids", "suffix", "n_probs"}},
-    {LK_FIELDS_CHAT | CONVERTED, 0, {"tools", "tool_choice"}},
+    {LK_FIELDS_CHAT | CONVERTED, 0, {"tools", "tool_choice", "reasoning_budget"}},
     {LK_FIELDS_CHAT,
      0,
      {"messages", "parallel_tool_calls", "logprobs", "top_logprobs", "chat_template_kwargs",
@@ -175,6 +175,9 @@ static const struct synonym {
      "repeat_last_n",
      {"repetition_penalty_range", "rep_pen_range", "penalty_last_n"}},
     {SAMPLED | CONVERTED, "seed", {"random_seed", "sampling_seed"}},
+    {LK_FIELDS_CHAT | CONVERTED,
+     "reasoning_budget",
+     {"thinking_budget", "thinking_budget_tokens", "thinking_token_budget"}},
     {SAMPLED, "max_tokens", {"max_new_tokens", "max_length", "num_predict", "max_output_tokens"}},
     {LK_FIELDS_RESPONSES, "max_output_tokens", {"max_tokens", "max_completion_tokens"}},
     {SAMPLED, "stop", {"stop_sequence", "stop_sequences"}},
@@ -352,7 +355,7 @@ static void set_thinking(json_t *body, bool enabled) {
 }
 
 /* The switches for thoughts of other servers: true, false, or an object with a type, with "enabled"
- * or with an effort. */
+ * with an effort, or with a maximum of tokens. */
 static bool convert_thinking(json_t *body, const char *name, struct lk_api_error *error) {
     const json_t *given = json_object_get(body, name);
     const char *type = json_string_value(json_object_get(given, "type"));
@@ -363,6 +366,10 @@ static bool convert_thinking(json_t *body, const char *name, struct lk_api_error
     json_t *effort = json_object_get(given, "effort");
     bool good = !json_is_string(effort) ||
                 set_meant(body, "reasoning_effort", name, json_incref(effort), error);
+    json_t *budget = json_object_get(given, "budget_tokens");
+    if (!budget) budget = json_object_get(given, "max_tokens");
+    if (good && budget && !json_is_null(budget))
+        good = set_meant(body, "reasoning_budget", name, json_incref(budget), error);
     json_object_del(body, name);
     return good;
 }

@@ -250,6 +250,23 @@ static bool parse_variables(struct lk_request *request, struct lk_api_error *err
     return true;
 }
 
+/* The maximum number of tokens of thoughts; -1: none. 0 turns them off in templates that can. */
+static bool parse_budget(struct lk_request *request, struct lk_api_error *error) {
+    json_t *variables = json_object_get(request->body, "chat_template_kwargs");
+    int64_t max = -1;
+    if (!lk_json_field_int(request->body, "reasoning_budget", -1, INT32_MAX, &max, error))
+        return false;
+    if (max >= 0) request->max_thoughts = (size_t)max;
+    if (max != 0 || json_object_get(variables, "enable_thinking")) return true;
+    if (json_is_object(variables)) {
+        json_object_set_new(variables, "enable_thinking", json_false());
+        json_object_set_new(variables, "thinking", json_false());
+    } else if (!variables || json_is_null(variables)) {
+        lk_convert_thinking(request->body, false);
+    }
+    return true;
+}
+
 /* llama-server's field: where thoughts are returned. */
 static bool parse_reasoning_format(struct lk_request *request, struct lk_api_error *error) {
     const char *format = "auto";
@@ -281,7 +298,8 @@ bool lk_openai_chat_parse_json(struct lk_request *request, const struct lk_serve
     request->chat = true;
     return lk_tools_parse_request(request, opts, error) && parse_logprobs(request, error) &&
            parse_messages(request, opts->calls, error) && parse_continue(request, error) &&
-           parse_variables(request, error) && parse_reasoning_format(request, error);
+           parse_budget(request, error) && parse_variables(request, error) &&
+           parse_reasoning_format(request, error);
 }
 
 bool lk_openai_chat_parse(struct lk_request *request, const struct lk_server_opts *opts,

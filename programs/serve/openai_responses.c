@@ -628,6 +628,8 @@ json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *err
     lk_convert_field(to, "stop", body, "stop");
     lk_convert_field(to, "parallel_tool_calls", body, "parallel_tool_calls");
     lk_convert_field(to, "reasoning_effort", json_object_get(body, "reasoning"), "effort");
+    lk_convert_field(to, "reasoning_budget", body, "reasoning_budget");
+    lk_convert_field(to, "reasoning_budget", json_object_get(body, "reasoning"), "max_tokens");
     if (to && check_body(body, error) && convert_input(to, body, error) &&
         convert_tools(to, body, error) && convert_tool_choice(to, body, error) &&
         convert_format(to, body, error))

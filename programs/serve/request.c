@@ -9,6 +9,7 @@
 #include "lowkey_serve.h"
 #include "serve/fields.h"
 #include "serve/json_field.h"
+#include "serve/thoughts.h"
 #include "serve/tokens.h"
 #include "serve/tools.h"
 #include "serve/turns.h"
@@ -417,7 +418,8 @@ static bool parse_grammar(struct lk_request *request, struct lk_api_error *error
 bool lk_request_parse_json(struct lk_request *request, const struct lk_server_opts *opts,
                            json_t *body, struct lk_api_error *error) {
     int64_t n = 1;
-    *request = (struct lk_request){.body = body, .n_top_logprobs = -1, .reuse = true};
+    *request = (struct lk_request){
+        .body = body, .n_top_logprobs = -1, .reuse = true, .max_thoughts = LK_NO_LIMIT};
     if (!request->body || !check_modalities(request->body, error) ||
         !parse_model(request->body, opts, error) || !parse_kv(request, opts, error) ||
         !parse_stop(request, error) || !parse_stop_tokens(request, error) ||
@@ -821,6 +823,30 @@ static bool is_of_agent(const struct lk_request *request) {
            !(truncation && strcmp(truncation, "auto") == 0);
 }
 
+/* Set the tokens that end the thoughts when their budget is used up. */
+static bool prepare_thought_end(struct lk_request *request, const struct lk_server_opts *opts,
+                                struct lk_api_error *error) {
+    const char *template = lk_model_chat_template(opts->model);
+    const struct lk_thought_form *form = lk_thought_form_of(template);
+    const char *end = lk_thought_form_end(form);
+    int32_t *tok = NULL;
+    lk_err err = {0};
+    if (request->max_thoughts == LK_NO_LIMIT) return true;
+    if (!lk_thought_form_is_in(form, template)) {
+        request->max_thoughts = LK_NO_LIMIT;
+        return request->may_lack_thoughts ||
+               lk_api_error_set(error, 400, "unsupported", "reasoning_budget",
+                                "'reasoning_budget' is not supported: the chat template of this "
+                                "model has no thoughts");
+    }
+    if (lk_tokenize(opts->model, end, strlen(end), LK_TOKENIZE_CONTROL, LK_MAX_THOUGHT_END, &tok,
+                    &request->n_thought_end, &err))
+        return lk_api_error_from_request(error, &err, "reasoning_budget");
+    memcpy(request->thought_end, tok, request->n_thought_end * sizeof *tok);
+    lk_tokens_free(tok);
+    return true;
+}
+
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error) {
     if (request->max_tokens == 0 && !request->echo && !request->may_be_empty)
@@ -831,6 +857,7 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     if (request->chat && (!lk_request_reject(request, "suffix", 0, error) ||
                           !lk_request_reject(request, "n_probs", 0, error)))
         return false;
+    if (request->chat && !prepare_thought_end(request, opts, error)) return false;
     request->all_turns = request->all_turns || is_of_agent(request);
     if (request->chat && !prepare_chat(request, opts, error) &&
         !(is_too_long(error) && !request->all_turns && leave_out_turns(request, opts, error))) {

@@ -19,7 +19,8 @@ enum {
     LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
     LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
     LK_PROMPT_MARKS = 2,
-    LK_SERVE_PASS = 16, /* maximum number of tokens of an answer in a step: each has logits */
+    LK_MAX_THOUGHT_END = 32, /* tokens that end thoughts */
+    LK_SERVE_PASS = 16,      /* maximum number of tokens of an answer in a step: each has logits */
     LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
     LK_FIRST_PART = 1024, /* tokens of a prompt that are prefilled exactly: lk_request_has_parts */
 };
@@ -58,9 +59,13 @@ struct lk_request {
     bool valid_calls;          /* calls are JSON that the grammar makes valid */
     bool single_tool_call;     /* only the first of them is returned */
     bool keep_thoughts;        /* as a part of the content ("reasoning_format": "none") */
-    bool all_turns;            /* no turn may be left out: the prompt fits, or is refused */
-    size_t n_left_out;         /* oldest messages that did not fit (serve/turns.h) */
-    struct lk_prompt *prompt;  /* [n_prompt]; for a chat 1 after lk_request_prepare */
+    size_t max_thoughts;       /* tokens of thoughts; LK_NO_LIMIT: none */
+    bool may_lack_thoughts;    /* a template without thoughts is accepted with a limit */
+    int32_t thought_end[LK_MAX_THOUGHT_END]; /* [n_thought_end] ends thoughts */
+    size_t n_thought_end;
+    bool all_turns;           /* no turn may be left out: the prompt fits, or is refused */
+    size_t n_left_out;        /* oldest messages that did not fit (serve/turns.h) */
+    struct lk_prompt *prompt; /* [n_prompt]; for a chat 1 after lk_request_prepare */
     size_t n_prompt;
     size_t n;          /* choices per prompt */
     size_t max_tokens; /* requested by the client; LK_NO_LIMIT: none */

@@ -5,6 +5,21 @@
 
 /* ---- ends of jobs ---- */
 
+/* An answer that a grammar constrains from its start has no thoughts. */
+static void start_thoughts(struct lk_job *job, const struct lk_server_opts *opts) {
+    const struct lk_request *request = &job->completion->request;
+    bool is_constrained = request->sampling.grammar && !request->sampling.trigger;
+    struct lk_thought_budget *b = &job->thoughts;
+    b->is_on = request->max_thoughts != LK_NO_LIMIT && request->n_thought_end && !is_constrained &&
+               job->prompt->text;
+    b->n_left = request->max_thoughts;
+    b->end = request->thought_end;
+    b->n_end = request->n_thought_end;
+    if (b->is_on)
+        lk_thoughts_init(&b->split, lk_thought_form_of(lk_model_chat_template(opts->model)),
+                         job->prompt->text, false);
+}
+
 lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) {
     const struct lk_request *request = &job->completion->request;
     uint32_t seed = request->sampling.seed + (uint32_t)(job->index % request->n);
@@ -12,6 +27,7 @@ lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) 
     job->start_time = lk_now();
     job->result.wait_s = job->start_time - job->submit_time;
     lk_histogram_add(&r->metrics->queue, job->result.wait_s);
+    start_thoughts(job, r->opts);
     return lk_sampler_copy(&job->sampler, job->completion->sampler, seed, err);
 }
 
@@ -37,6 +53,7 @@ static void remove_job(struct lk_running *r, struct lk_job *job) {
     unlink_job(r, job);
     lk_sampler_free(job->sampler);
     lk_drafter_free(job->drafter);
+    lk_thoughts_free(&job->thoughts.split);
     job->sampler = NULL;
     job->drafter = NULL;
     if (job->slot) {
@@ -168,20 +185,25 @@ static struct choice choose_token(struct lk_running *r, struct lk_job *job, int3
     const struct lk_request *request = &job->completion->request;
     int n_top = request->n_top_logprobs;
     struct choice c = {.outcome = FAILS};
-    if (lk_sampler_next(job->sampler, job->slot->session, i, &c.tok, &c.err)) return c;
+    int32_t forced = lk_thought_budget_next(&job->thoughts);
+    c.tok = forced;
+    if (forced >= 0 ? lk_sampler_accept(job->sampler, forced, &c.err)
+                    : lk_sampler_next(job->sampler, job->slot->session, i, &c.tok, &c.err))
+        return c;
     size_t len;
     const char *text = lk_token_text(model, c.tok, &len);
     struct lk_text_delta delta = {0};
     struct lk_logprob lp = {.tok = c.tok, .n_top = n_top};
     if (n_top >= 0)
         lk_session_logprobs(job->slot->session, i, c.tok, &lp.logprob, lp.top, (size_t)n_top, NULL);
-    if (lk_token_ends(model, c.tok) || is_stop_token(request, c.tok)) {
+    if (forced < 0 && (lk_token_ends(model, c.tok) || is_stop_token(request, c.tok))) {
         /* Next to the tokens of a prompt it is listed, because clients tell the two apart by their
          * number. */
         if (request->score) lk_detokenizer_push(&job->detok, "", 0, &lp, &delta);
         push_text(job, delta);
         return (struct choice){.tok = c.tok, .outcome = ENDS, .finish = "stop", .flush = true};
     }
+    lk_thought_budget_push(&job->thoughts, text, len);
     bool stop = lk_detokenizer_push(&job->detok, text, len, n_top >= 0 ? &lp : NULL, &delta);
     push_text(job, delta);
     job->result.n_decoded++;

@@ -23,6 +23,16 @@ const struct lk_thought_form *lk_thought_form_of(const char *template) {
     return form;
 }
 
+const char *lk_thought_form_end(const struct lk_thought_form *form) {
+    return form->has_messages ? "<|end|><|start|>assistant<|channel|>final<|message|>"
+                              : form->close;
+}
+
+bool lk_thought_form_is_in(const struct lk_thought_form *form, const char *template) {
+    return form->marker ||
+           (template && (strstr(template, form->open) || strstr(template, form->close)));
+}
+
 /* ---- words ---- */
 
 static size_t count_space(const char *text, size_t len) {
@@ -290,3 +300,21 @@ void lk_thoughts_finish(struct lk_thoughts *t, struct lk_buf *thoughts, struct l
 }
 
 void lk_thoughts_free(struct lk_thoughts *t) { lk_buf_free(&t->held); }
+
+/* ---- budgets ---- */
+
+int32_t lk_thought_budget_next(struct lk_thought_budget *b) {
+    if (!b->is_on) return -1;
+    if (b->n_forced == b->n_end) b->n_forced = 0; /* thoughts that start again */
+    if (b->n_forced == 0 && (b->n_left > 0 || b->split.state != LK_THOUGHTS_INSIDE)) return -1;
+    return b->end[b->n_forced++];
+}
+
+void lk_thought_budget_push(struct lk_thought_budget *b, const char *text, size_t len) {
+    struct lk_buf dropped = {0};
+    if (!b->is_on) return;
+    bool was_inside = b->split.state == LK_THOUGHTS_INSIDE;
+    if (was_inside && b->n_left > 0) b->n_left--;
+    lk_thoughts_push(&b->split, text, len, &dropped, &dropped);
+    lk_buf_free(&dropped);
+}

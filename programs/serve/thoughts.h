@@ -18,6 +18,8 @@
 
 #include "base/buf.h"
 
+#include <stdint.h>
+
 struct lk_thought_form {
     const char *marker;       /* is in the chat template; NULL: the form of all other templates */
     const char *open, *close; /* words around thoughts */
@@ -47,6 +49,12 @@ struct lk_thoughts {
     size_t n_space; /* bytes at the start of `held` that are known to be white space */
 };
 
+/* What a model writes to end its thoughts and start the answer. */
+const char *lk_thought_form_end(const struct lk_thought_form *form);
+
+/* Does the template have thoughts of this form? */
+bool lk_thought_form_is_in(const struct lk_thought_form *form, const char *template);
+
 /* Start an answer to a prompt, which may be marked text (lk_chat_format). `constrained`: a grammar
  * decides what the answer is, so it does not start within thoughts. */
 void lk_thoughts_init(struct lk_thoughts *t, const struct lk_thought_form *form, const char *prompt,
@@ -60,5 +68,22 @@ void lk_thoughts_push(struct lk_thoughts *t, const char *text, size_t len, struc
 void lk_thoughts_finish(struct lk_thoughts *t, struct lk_buf *thoughts, struct lk_buf *answer);
 
 void lk_thoughts_free(struct lk_thoughts *t);
+
+/* ---- budgets ---- */
+
+/* Ends the thoughts of an answer after a number of tokens, with tokens of the model's form. */
+struct lk_thought_budget {
+    bool is_on;
+    struct lk_thoughts split;
+    size_t n_left;      /* tokens of thoughts that may follow */
+    const int32_t *end; /* [n_end] borrowed */
+    size_t n_end, n_forced;
+};
+
+/* The next token, which must be chosen; -1: any. */
+int32_t lk_thought_budget_next(struct lk_thought_budget *b);
+
+/* Go on after a token with this text. */
+void lk_thought_budget_push(struct lk_thought_budget *b, const char *text, size_t len);
 
 #endif

@@ -474,17 +474,79 @@ def check_form_and_tools(server, open_bias, brace_bias):
                else set(json.loads(item["content"][0]["text"])) == {"t"}, item)
 
 
+THINKING = tiny_model.TEMPLATE.replace("assistant\n'}}{% endif %}", "assistant\n<think>\n'}}{% endif %}")
+
+
+def check_budget(server):
+    """Thoughts end after a number of tokens, under the names of other servers. The model's weights are
+    random, so it does not end them."""
+    path = "/v1/chat/completions"
+    draw = {"temperature": 1.5, "seed": 3, "cache_prompt": False,
+            "logit_bias": {str(server.tokens("\n")[0]): -100}}
+    body = {"messages": [ASK], "max_tokens": 40, **draw}
+    free = served(server, "free", path, body)["choices"][0]["message"]
+    expect("thoughts without end", len(free["reasoning_content"]) > 20 and not free["content"], free)
+    last = ""
+    for n in (1, 7, 20):
+        message = served(server, f"budget {n}", path, {**body, "reasoning_budget": n})["choices"][0]["message"]
+        thoughts = message.get("reasoning_content", "")
+        expect(f"{n} tokens of thoughts", free["reasoning_content"].startswith(thoughts.rstrip("\ufffd")) and
+               len(last) <= len(thoughts) < len(free["reasoning_content"]) and message["content"], (message, free))
+        last = thoughts
+    for given in ({"thinking_budget": 7}, {"reasoning": {"max_tokens": 7}},
+                  {"thinking": {"type": "enabled", "budget_tokens": 7}}, {"tools": TOOLS, "reasoning_budget": 7},
+                  {"reasoning_format": "none", "reasoning_budget": 7}):
+        message = served(server, str(given), path, {**body, **given})["choices"][0]["message"]
+        events = stream(server, path, {**body, **given})
+        content = "".join(choice["delta"].get("content") or "" for event in events
+                          for choice in event.get("choices", []))
+        expect(str(given), message["content"] and content == message["content"], (message, content))
+        if "reasoning_format" in given:
+            expect("the end is written", "</think>" in content, content)
+    message = served(server, "0", path, {**body, "reasoning_budget": 0})["choices"][0]["message"]
+    expect("no thoughts", "reasoning_content" not in message and message["content"], message)
+    message = served(server, "-1", path, {**body, "reasoning_budget": -1})["choices"][0]["message"]
+    expect("no limit", message == free, message)
+    output = served(server, "responses", "/v1/responses", {
+        "input": "q", "max_output_tokens": 40, **draw, "reasoning": {"max_tokens": 7}})["output"]
+    expect("responses", [item["type"] for item in output] == ["reasoning", "message"], output)
+    content = served(server, "messages", "/v1/messages", {
+        "model": "m", "messages": [ASK], "max_tokens": 40, **draw,
+        "thinking": {"type": "enabled", "budget_tokens": 7}})["content"]
+    expect("messages", [block["type"] for block in content] == ["thinking", "text"], content)
+    reply = server.post(path, {**body, "reasoning_budget": "x"})
+    expect("not a number", reply.status == 400 and reply.json()["error"]["param"] == "reasoning_budget", reply.body)
+
+
+def check_no_budget(server):
+    """A template without thoughts: the field is refused by name, except where clients send it unasked."""
+    for path, body in (("/v1/chat/completions", {"messages": [ASK], "reasoning_budget": 5}),
+                       ("/v1/chat/completions", {"messages": [ASK], "thinking": {"budget_tokens": 5}}),
+                       ("/v1/responses", {"input": "q", "reasoning": {"max_tokens": 5}})):
+        reply = server.post(path, {**body, "temperature": 0})
+        expect("refused by name", reply.status == 400 and reply.json()["error"]["param"] == "reasoning_budget",
+               reply.body)
+    served(server, "messages", "/v1/messages", {"model": "m", "messages": [ASK], "max_tokens": 2,
+                                                "thinking": {"type": "enabled", "budget_tokens": 1024}})
+
+
 def main():
     program = sys.argv[1]
     with Server(program, ["--log"]) as server:
         check_histories(server)
         check_written(server)
+        check_no_budget(server)
         check_previous(server)
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "strict.gguf")
         tiny_model.write_model(path, template=STRICT)
         with Server(program, model=path, directory=directory) as server:
             check_own_answers(server)
+        for words in ([], ["<think>", "</think>"]):
+            path = os.path.join(directory, f"think{len(words)}.gguf")
+            tiny_model.write_model(path, template=THINKING, words=words)
+            with Server(program, model=path, directory=directory) as server:
+                check_budget(server)
         path = os.path.join(directory, "calls.gguf")
         tiny_model.write_model(path, words=[OPEN])
         with Server(program, model=path, directory=directory) as server:
