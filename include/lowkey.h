@@ -205,10 +205,14 @@ struct lk_model_opts {
 
     /* A device that computes the last layers and the logits: a name of lk_weight_device_list, in
      * any case, or "rpc:HOST:PORT", a server of ggml's RPC in a network that you trust. NULL or
-     * "cpu": none. Embeddings stay in RAM, and so do the caches, which the CPU attends to. */
+     * "cpu": none. Embeddings stay in RAM, and so do caches without a device of their own. */
     const char *device;
     int32_t n_device_layers;   /* layers that it computes; 0: all; -1: none */
     uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
+
+    /* Where sessions that name no device of their own (lk_session_opts) have their rows. It is
+     * opened with the model. */
+    const char *cache_device;
 };
 
 /* The devices of this machine that lk_model_opts can name, by index. False if there are not so
@@ -325,8 +329,9 @@ struct lk_session_opts {
     uint64_t max_bytes;   /* limit for cache and scratch together; 0: none */
 
     /* A device that holds the rows of the cache and attends to them: "cuda0", or "pretend", the CPU
-     * with memory of its own, for tests. NULL or "cpu": the CPU. A recipe or a model that the
-     * device cannot run is refused by lk_session_new, LK_E_UNSUPPORTED. */
+     * with memory of its own, for tests. "cpu": the CPU. NULL: the model's cache_device, or the
+     * CPU. A recipe or a model that the device cannot run is refused by lk_session_new,
+     * LK_E_UNSUPPORTED. */
     const char *device;
     uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
 

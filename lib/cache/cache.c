@@ -4,6 +4,7 @@
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 #include "cache/move.h"
+#include "device/commands.h"
 
 #include <string.h>
 
@@ -80,15 +81,63 @@ static lk_status init_kv(struct lk_cache *cache, const struct lk_recipe *recipe,
     return LK_OK;
 }
 
-/* Room for the blocks of a device that the CPU reads. */
-static lk_status alloc_copies(struct lk_cache *cache, lk_err *err) {
-    size_t size = lk_cache_max_block_bytes(cache);
-    for (int side = 0; side < 2; side++) {
-        cache->copy[side] = lk_alloc(cache->ledger, LK_FOR_SCRATCH, size);
-        if (!cache->copy[side]) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+/* Room on the device for the channel statistics of all kv. */
+static bool alloc_sigma(struct lk_cache *cache) {
+    struct lk_device *device = cache->shape.device;
+    size_t size = 0;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++)
+        for (int i = 0; i < 2; i++)
+            size += lk_equalizer_array_bytes(&lk_cache_kv(cache, k)->equalizer[i]);
+    if (size == 0) return true;
+    if (!lk_ledger_add(cache->shape.device_ledger, LK_FOR_SCRATCH, size)) return false;
+    if (device->call->alloc(device, size, &cache->sigma_at, NULL)) {
+        lk_ledger_remove(cache->shape.device_ledger, LK_FOR_SCRATCH, size);
+        return false;
     }
+    cache->sigma_bytes = size;
+    uint64_t at = cache->sigma_at;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        struct lk_kv *kv = lk_cache_kv(cache, k);
+        for (int i = 0; i < 2; i++) {
+            if (kv->equalizer[i].sigma) kv->sigma_at[i] = at;
+            at += lk_equalizer_array_bytes(&kv->equalizer[i]);
+        }
+    }
+    return true;
+}
+
+/* Room for the blocks of a device that the CPU reads, and for commands. */
+static lk_status alloc_device_room(struct lk_cache *cache, lk_err *err) {
+    size_t size = lk_cache_max_block_bytes(cache);
+    bool commands = !cache->shape.device->uses_host, ok = true;
+    for (int side = 0; side < 2 && ok; side++) {
+        cache->copy[side] = lk_alloc(cache->ledger, LK_FOR_SCRATCH, size);
+        if (commands)
+            cache->command[side] = lk_alloc(cache->ledger, LK_FOR_SCRATCH,
+                                            LK_LIST_MOVES * sizeof *cache->command[side]);
+        ok = cache->copy[side] && (!commands || cache->command[side]);
+    }
+    if (!ok) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
+    if (commands && !alloc_sigma(cache))
+        return lk_fail(err, LK_E_NOMEM, "no memory on %s for a cache", cache->shape.device->name);
     for (int k = 0; k < lk_cache_n_kv(cache); k++) lk_cache_kv(cache, k)->copy = cache->copy[k % 2];
     return LK_OK;
+}
+
+static void free_device_room(struct lk_cache *cache) {
+    struct lk_device *device = cache->shape.device;
+    for (int side = 0; side < 2; side++) {
+        if (cache->copy[side])
+            lk_release(cache->ledger, LK_FOR_SCRATCH, cache->copy[side],
+                       lk_cache_max_block_bytes(cache));
+        if (cache->command[side])
+            lk_release(cache->ledger, LK_FOR_SCRATCH, cache->command[side],
+                       LK_LIST_MOVES * sizeof *cache->command[side]);
+        lk_cache_free_stage(cache, side);
+    }
+    if (cache->sigma_bytes == 0) return;
+    device->call->free(device, cache->sigma_at, cache->sigma_bytes);
+    lk_ledger_remove(cache->shape.device_ledger, LK_FOR_SCRATCH, cache->sigma_bytes);
 }
 
 static void add_width(struct lk_cache *cache, const struct lk_kv *kv) {
@@ -119,7 +168,7 @@ lk_status lk_cache_alloc(struct lk_cache **out, const struct lk_recipe *recipe,
         status = init_kv(cache, recipe, i / 2, i % 2, err);
     for (int i = 0; !status && i < lk_cache_n_kv(cache); i++)
         add_width(cache, lk_cache_kv(cache, i));
-    if (!status && shape->device) status = alloc_copies(cache, err);
+    if (!status && shape->device) status = alloc_device_room(cache, err);
     if (status)
         lk_cache_free(cache);
     else
@@ -173,12 +222,7 @@ void lk_cache_clear(struct lk_cache *cache) {
 void lk_cache_free(struct lk_cache *cache) {
     if (!cache) return;
     const struct lk_cache_shape *shape = &cache->shape;
-    for (int side = 0; side < 2; side++) {
-        if (cache->copy[side])
-            lk_release(cache->ledger, LK_FOR_SCRATCH, cache->copy[side],
-                       lk_cache_max_block_bytes(cache));
-        lk_cache_free_stage(cache, side);
-    }
+    free_device_room(cache);
     if (cache->kv) {
         lk_cache_clear(cache);
         for (int k = 0; k < lk_cache_n_kv(cache); k++) {

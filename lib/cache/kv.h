@@ -123,6 +123,7 @@ struct lk_kv {
     struct lk_level level[LK_MAX_KV_LEVEL];
     int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
+    uint64_t sigma_at[2];             /* room for their sigma on the cache's device; 0: none */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
     struct lk_share share;            /* the rows to attend to here (cache/held.h) */
     bool has_all_rows;                /* until channel statistics exist, all rows are held here */

@@ -3,13 +3,10 @@
 
 #include "cache/cache.h"
 #include "cache/equalizer.h"
+#include "cache/move_command.h"
 #include "cache/project.h"
 
 #include <string.h>
-
-size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level, int part) {
-    return (size_t)part * level->n_head * kv->d_head;
-}
 
 int lk_move_rows(const struct lk_kv *kv, int from, int n) {
     int64_t index = lk_kv_level_first(kv, from);
@@ -135,8 +132,43 @@ static bool depends(const struct lk_move *later, const struct lk_move *earlier) 
     return false;
 }
 
+/* What moves read besides rows: the channel statistics of their kv. */
+static lk_status send_sigma(struct lk_device *device, const struct lk_move *move, size_t n) {
+    const struct lk_kv *sent = NULL;
+    lk_status status = LK_OK;
+    for (size_t m = 0; m < n; m++) {
+        const struct lk_kv *kv = move[m].kv;
+        if (kv == sent) continue;
+        for (int i = 0; i < 2 && !status; i++)
+            if (kv->sigma_at[i] && kv->equalizer[i].calibrated)
+                status = device->call->upload(device, kv->sigma_at[i], kv->equalizer[i].sigma,
+                                              lk_equalizer_array_bytes(&kv->equalizer[i]), NULL);
+        sent = kv;
+    }
+    return status;
+}
+
+/* Let a device execute moves that do not depend on each other. */
+static lk_status give_moves(struct lk_cache *cache, const struct lk_move *move, size_t n) {
+    struct lk_device *device = cache->shape.device;
+    struct lk_device_move *command = cache->command[move[0].kv->side];
+    if (device->uses_host) return device->call->move(device, NULL, move, n, NULL);
+    lk_status status = send_sigma(device, move, n);
+    int n_command = 0;
+    for (size_t m = 0; m < n && !status; m++) {
+        const struct lk_kv *kv = move[m].kv;
+        struct lk_sigma_addresses sigma = {{kv->sigma_at[0], kv->sigma_at[1]}};
+        if (n_command + move[m].end_part - move[m].first_part > LK_LIST_MOVES) {
+            status = device->call->move(device, command, NULL, (size_t)n_command, NULL);
+            n_command = 0;
+        }
+        n_command += lk_move_commands(&move[m], &sigma, 0, command + n_command);
+    }
+    return status ? status : device->call->move(device, command, NULL, (size_t)n_command, NULL);
+}
+
 /* Let a device run the list: round after round of moves that do not depend on each other. */
-static void run_on_device(const struct lk_moves *list, struct lk_device *device) {
+static void run_on_device(const struct lk_moves *list) {
     struct lk_move ready[LK_LIST_MOVES];
     int round[LK_LIST_MOVES], last = 0;
     for (int i = 0; i < list->n; i++) {
@@ -150,14 +182,15 @@ static void run_on_device(const struct lk_moves *list, struct lk_device *device)
         size_t n = 0;
         for (int i = 0; i < list->n; i++)
             if (round[i] == r) ready[n++] = list->move[i];
-        device->call->move(device, NULL, ready, n, NULL);
+        lk_status status = give_moves(list->cache, ready, n);
+        if (status) list->cache->device_failed[ready[0].kv->side] = status;
     }
 }
 
 void lk_moves_run(struct lk_moves *list) {
     struct lk_cache *cache = list->cache;
     struct lk_device *device = cache->shape.device;
-    if (device && list->n > 0) run_on_device(list, device);
+    if (device && list->n > 0) run_on_device(list);
     for (int i = 0; !device && i < list->n; i++)
         lk_move_execute(&list->move[i], cache->kernels, list->scratch,
                         cache->d_part[list->move[i].kv->side]);

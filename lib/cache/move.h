@@ -82,7 +82,10 @@ int lk_move_rows(const struct lk_kv *kv, int from, int n);
 
 /* Offset of a part in a row of all heads, in floats. Parts never have more channels than their
  * heads. */
-size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level, int part);
+static inline size_t lk_move_offset(const struct lk_kv *kv, const struct lk_level *level,
+                                    int part) {
+    return (size_t)part * level->n_head * kv->d_head;
+}
 
 /* Append n rows after a level's newest row: x [n][n_head][d_head] from position pos on. False
  * without memory. Rows of blocks that are not held here are counted only, and x is not read. */

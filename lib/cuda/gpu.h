@@ -10,7 +10,15 @@
 /* Bytes on their way to the card lie in a ring of pinned memory. A section is used again when the
  * copies out of it are done, so the host runs ahead of the card by about RING_SECTION *
  * RING_SECTIONS bytes of commands. */
-enum { RING_SECTION = 256 << 10, RING_SECTIONS = 32, SLAB_BYTES = 2 << 20 };
+enum { RING_SECTION = 256 << 10, RING_SECTIONS = 32 };
+
+/* Slabs of caches: whole pages of a card. The emulated card has RAM's (cache/pool.h), so that as
+ * many bytes are counted. */
+#ifdef __CUDACC__
+enum { SLAB_BYTES = 2 << 20 };
+#else
+enum { SLAB_BYTES = 1 << 14 };
+#endif
 
 struct gpu_ring {
     char *memory;                  /* pinned [RING_SECTIONS][RING_SECTION] */

@@ -233,7 +233,7 @@ lk_status device_score(struct lk_device *device, const struct lk_device_attend *
     return gpu_run_scores(gpu, call, last, scores, err);
 }
 
-/* What commands cannot say, by name; then, that sessions do not give this device commands yet. */
+/* What commands cannot say, by name. */
 const char *device_refuses(const struct lk_device *, const struct lk_device_needs *needs) {
     uint32_t coded = needs->coding[0] | needs->coding[1];
     if (needs->divided) return "several processes share the rows, which lie in their own memory";
@@ -244,7 +244,9 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
     if (needs->shift) return "sinks keep their distance (shift)";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";
     if (needs->absorbs) return "evicted rows go into sums";
-    return "sessions do not give it commands yet";
+    if (needs->scores && needs->d_rope) return "latent attention with a policy that needs scores";
+    if (needs->scores && needs->sinks) return "score sinks with a policy that needs scores";
+    return NULL;
 }
 
 const struct lk_device_functions the_functions = {

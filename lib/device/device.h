@@ -88,7 +88,7 @@ struct lk_device_functions {
     /* Attend to the rows of one layer: one call for each sequence of a pass. Queries, and partials
      * in the form of lk_attn (attention/attn_item.h), are in the memory of the device. call: [n];
      * host: [n], whose q and partial are addresses of the device. A call leaves partials of one
-     * range, or if the device `splits`, of lk_attn_ranges. */
+     * range, or if the device `uses_host`, of lk_attn_ranges. */
     lk_status (*attend)(struct lk_device *device, const struct lk_device_attend *call,
                         const struct lk_attn *host, size_t n, lk_err *err);
 
@@ -115,7 +115,8 @@ struct lk_device {
     char name[32];     /* "cuda0" */
     char text[96];     /* for people: "NVIDIA H200, 139.8 GiB" */
     size_t slab_bytes; /* of the slabs that blocks lie in: a power of two */
-    bool splits;       /* partials have the ranges of lk_attn_items */
+    bool uses_host;    /* it computes with the host's structures, which it gets instead of commands;
+                          partials have the ranges of lk_attn_items */
     void *self;        /* of the functions */
 };
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* A kind of device. The devices of a numbered kind are its name and a number. */
@@ -24,7 +25,7 @@ enum { N_KIND = sizeof kinds / sizeof kinds[0], PATH_SIZE = 4096 };
 /* Number of the device that `name` means in this kind; -1: none. */
 static int number_of(const struct kind *kind, const char *name) {
     size_t len = strlen(kind->name);
-    if (strncmp(name, kind->name, len) != 0) return -1;
+    if (strncasecmp(name, kind->name, len) != 0) return -1;
     const char *digits = name + len;
     if (!kind->numbered) return *digits ? -1 : 0;
     if (digits[0] < '0' || digits[0] > '9' || strlen(digits) > 3) return -1;

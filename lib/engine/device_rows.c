@@ -1,7 +1,9 @@
 /* Attention, scores and aging of sequences whose rows are on a device. */
 #include "engine/device_rows.h"
 
+#include "attention/device_call.h"
 #include "attention/latents.h"
+#include "cache/move_command.h"
 #include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
 
@@ -14,7 +16,8 @@ static float *address(uint64_t at) { return (float *)(uintptr_t)at; }
 lk_status lk_device_rows_open(struct lk_session *s, const char *name, uint64_t limit, lk_err *err) {
     s->rows.ledger.limit = limit;
     s->rows.ledger.common = &s->model->device_ledger;
-    return lk_model_device(s->model, name, &s->rows.device, err);
+    s->rows.device = s->model->cache_device;
+    return name ? lk_model_device(s->model, name, &s->rows.device, err) : LK_OK;
 }
 
 /* Add what the levels of K or V of a layer need. */
@@ -36,6 +39,26 @@ static void add_needs(const struct lk_kv *kv, struct lk_device_needs *needs) {
     }
 }
 
+/* Why a layer's rows cannot be described by commands; static. */
+static const char *refuses_commands(const struct lk_session *s, int layer) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    const struct lk_kv *kv = s->cache->kv[layer];
+    struct lk_attn attn = {.k = &kv[LK_K],
+                           .v = &kv[LK_V],
+                           .d_head = kv[LK_V].d_head,
+                           .d_rope = hp->d_rope,
+                           .read = s->recipe->read,
+                           .alibi_max_bias = hp->alibi_max_bias};
+    if (s->rows.device->uses_host) return NULL;
+    const char *reason = lk_attn_device_refuses(&attn);
+    for (int side = 0; side < 2 && !reason; side++) reason = lk_move_refused(&kv[side]);
+    bool scores = kv[LK_K].evict && kv[LK_K].evict->needs_scores;
+    for (int i = 0; i < kv[LK_K].n_level && scores && !reason; i++)
+        if (kv[LK_K].rule[i].n_other > 0 || kv[LK_K].level[i].part)
+            reason = "a policy needs scores of heads with different codecs";
+    return reason;
+}
+
 lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
     const struct lk_net *net = s->model->net;
     const struct lk_hparams *hp = &net->hp;
@@ -55,6 +78,8 @@ lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
         needs.sinks |= net->layer[layer].attn_sinks != NULL;
     for (int k = 0; k < lk_cache_n_kv(s->cache); k++) add_needs(lk_cache_kv(s->cache, k), &needs);
     const char *reason = lk_device_refuses(s->rows.device, &needs);
+    for (int layer = 0; layer < s->cache->shape.n_layer && !reason; layer++)
+        reason = refuses_commands(s, layer);
     if (!reason) return LK_OK;
     return lk_fail(err, LK_E_UNSUPPORTED, "the device %s cannot hold this session's cache: %s",
                    s->rows.device->name, reason);
@@ -62,7 +87,7 @@ lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
 
 /* ---- memory ---- */
 
-static void free_buffer(struct lk_device_rows *rows, struct lk_device_buffer *buffer) {
+static void free_buffer(struct lk_session_rows *rows, struct lk_device_buffer *buffer) {
     size_t size = buffer->n * sizeof(float);
     if (!buffer->at) return;
     rows->device->call->free(rows->device, buffer->at, size);
@@ -71,7 +96,7 @@ static void free_buffer(struct lk_device_rows *rows, struct lk_device_buffer *bu
 }
 
 /* Its contents are lost if it grows. */
-static bool grow_buffer(struct lk_device_rows *rows, struct lk_device_buffer *buffer, size_t n) {
+static bool grow_buffer(struct lk_session_rows *rows, struct lk_device_buffer *buffer, size_t n) {
     size_t size = n * sizeof(float);
     if (n <= buffer->n) return true;
     free_buffer(rows, buffer);
@@ -85,11 +110,14 @@ static bool grow_buffer(struct lk_device_rows *rows, struct lk_device_buffer *bu
 }
 
 void lk_device_rows_free(struct lk_session *s) {
-    struct lk_device_rows *rows = &s->rows;
+    struct lk_session_rows *rows = &s->rows;
     if (!rows->device) return;
     free_buffer(rows, &rows->q);
     free_buffer(rows, &rows->partial);
     free_buffer(rows, &rows->scores);
+    free_buffer(rows, &rows->packet);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet_here, rows->packet_bytes);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->command, rows->n_command * sizeof *rows->command);
 }
 
 /* Floats of the scores of all rows of a layer after n_tok more tokens, with room to grow. */
@@ -106,7 +134,7 @@ static size_t score_floats(const struct lk_cache *cache, int n_tok) {
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err) {
     struct lk_session *s = seq->session;
     const struct lk_hparams *hp = &s->model->net->hp;
-    struct lk_device_rows *rows = &s->rows;
+    struct lk_session_rows *rows = &s->rows;
     int d = hp->d_head + hp->d_rope;
     if (hp->d_head_swa > d) d = hp->d_head_swa;
     size_t n_score = score_floats(s->cache, seq->n_tok);
@@ -125,7 +153,7 @@ bool lk_device_has_rows(const struct lk_seq *seq) {
 }
 
 int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn) {
-    return seq->session->rows.device->splits ? lk_attn_ranges(attn, attn->k, attn->v) : 1;
+    return seq->session->rows.device->uses_host ? lk_attn_ranges(attn, attn->k, attn->v) : 1;
 }
 
 /* The call with operands on the device. */
@@ -140,6 +168,83 @@ static size_t query_bytes(const struct lk_attn *attn) {
     return (size_t)attn->n_tok * attn->n_head * (attn->d_head + attn->d_rope) * sizeof *attn->q;
 }
 
+/* ---- commands: a call of more than LK_DEVICE_TOKENS tokens is several ---- */
+
+static int count_commands(const struct lk_attn *attn) {
+    return (attn->n_tok + LK_DEVICE_TOKENS - 1) / LK_DEVICE_TOKENS;
+}
+
+/* The commands of a call, whose packet is or will be on the device. */
+static void describe(const struct lk_session_rows *rows, const struct lk_attn *call,
+                     struct lk_device_attend *command) {
+    for (int i = 0; i < count_commands(call); i++) {
+        int token = i * LK_DEVICE_TOKENS, n = call->n_tok - token;
+        if (n > LK_DEVICE_TOKENS) n = LK_DEVICE_TOKENS;
+        lk_attn_device_call(call, token, n, rows->packet.at, NULL, &command[i]);
+    }
+}
+
+/* Room for a packet of `size` bytes. It grows with the tables of blocks. */
+static bool reserve_packet(struct lk_session *s, size_t size) {
+    struct lk_session_rows *rows = &s->rows;
+    if (size > rows->packet_bytes) {
+        lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet_here, rows->packet_bytes);
+        size += size / 4;
+        rows->packet_here = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
+        rows->packet_bytes = rows->packet_here ? size : 0;
+        if (!rows->packet_here) return false;
+    }
+    return grow_buffer(rows, &rows->packet, rows->packet_bytes / sizeof(float) + 1);
+}
+
+/* Send the packet of a call to the device. All its commands read the same one. */
+static lk_status send_packet(struct lk_session *s, const struct lk_attn *call) {
+    struct lk_session_rows *rows = &s->rows;
+    struct lk_device_attend any;
+    size_t size = lk_attn_device_call(call, 0, 1, 0, NULL, &any);
+    if (!reserve_packet(s, size)) return LK_E_NOMEM;
+    lk_attn_device_call(call, 0, 1, rows->packet.at, rows->packet_here, &any);
+    return rows->device->call->upload(rows->device, rows->packet.at, rows->packet_here, size, NULL);
+}
+
+/* Attend to rows on a device that takes commands. */
+static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_attn *call,
+                                    size_t n) {
+    struct lk_session *first = seq[0]->session;
+    struct lk_session_rows *rows = &first->rows;
+    size_t n_command = 0, done = 0;
+    for (size_t i = 0; i < n; i++) n_command += (size_t)count_commands(&call[i]);
+    if (n_command > rows->n_command) {
+        if (!lk_grow(&first->ledger, LK_FOR_SCRATCH, (void **)&rows->command,
+                     rows->n_command * sizeof *rows->command, n_command * sizeof *rows->command))
+            return LK_E_NOMEM;
+        rows->n_command = n_command;
+    }
+    for (size_t i = 0; i < n; i++) {
+        lk_status status = send_packet(seq[i]->session, &call[i]);
+        if (status) return status;
+        describe(&seq[i]->session->rows, &call[i], rows->command + done);
+        done += (size_t)count_commands(&call[i]);
+    }
+    return rows->device->call->attend(rows->device, rows->command, NULL, n_command, NULL);
+}
+
+/* Scores of a call whose packet the device has from attending. */
+static lk_status score_by_commands(struct lk_session *s, const struct lk_attn *call, bool last,
+                                   uint64_t at) {
+    struct lk_session_rows *rows = &s->rows;
+    int n = count_commands(call);
+    lk_status status = LK_OK;
+    for (int i = last ? n - 1 : 0; i < n && !status; i++) {
+        struct lk_device_attend command;
+        int token = i * LK_DEVICE_TOKENS, n_tok = call->n_tok - token;
+        if (n_tok > LK_DEVICE_TOKENS) n_tok = LK_DEVICE_TOKENS;
+        lk_attn_device_call(call, token, n_tok, rows->packet.at, NULL, &command);
+        status = rows->device->call->score(rows->device, &command, NULL, last, at, NULL);
+    }
+    return status;
+}
+
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
     struct lk_attn call[LK_DEVICE_CALLS] = {0};
     struct lk_device *device = seq[0]->session->rows.device;
@@ -148,14 +253,16 @@ void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, siz
     for (size_t i = 0; i < n && !status; i++)
         status = device->call->upload(device, seq[i]->session->rows.q.at, attn[i].q,
                                       query_bytes(&attn[i]), NULL);
-    if (!status) status = device->call->attend(device, NULL, call, n, NULL);
+    if (!status)
+        status = device->uses_host ? device->call->attend(device, NULL, call, n, NULL)
+                                   : attend_by_commands(seq, call, n);
     for (size_t i = 0; i < n && !status; i++) {
         size_t n_float = (size_t)seq[i]->n_range * attn[i].n_tok * attn[i].n_head *
                          lk_attn_joined_floats(attn[i].d_head, lk_attn_v_rank(attn[i].v));
         status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
                                         n_float * sizeof(float), NULL);
     }
-    for (size_t i = 0; i < n && status; i++) seq[i]->failed = LK_E_IO;
+    for (size_t i = 0; i < n && status; i++) seq[i]->failed = status;
 }
 
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
@@ -164,9 +271,11 @@ void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) 
     uint64_t at = seq->session->rows.scores.at;
     size_t size = (size_t)(attn->k->n_tok - attn->k->first) * attn->n_head_kv * sizeof(float);
     lk_status status = device->call->upload(device, at, seq->attn_scores, size, NULL);
-    if (!status) status = device->call->score(device, NULL, &call, last, at, NULL);
+    if (!status)
+        status = device->uses_host ? device->call->score(device, NULL, &call, last, at, NULL)
+                                   : score_by_commands(seq->session, &call, last, at);
     if (!status) status = device->call->download(device, seq->attn_scores, at, size, NULL);
-    if (status) seq->failed = LK_E_IO;
+    if (status) seq->failed = status;
 }
 
 /* ---- aging ---- */
@@ -182,6 +291,10 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
         status = lk_cache_age_by(list, k / 2, kv->side, NULL);
     }
     lk_moves_run(list);
-    if (!status && cache->shape.device->call->sync(cache->shape.device, NULL)) status = LK_E_IO;
+    if (!status) status = cache->shape.device->call->sync(cache->shape.device, NULL);
+    for (int side = 0; side < 2; side++) {
+        if (!status) status = cache->device_failed[side];
+        cache->device_failed[side] = LK_OK;
+    }
     if (status) seq->failed = status;
 }

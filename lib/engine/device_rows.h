@@ -1,5 +1,6 @@
 /* The part of a pass that happens on devices: attention of sequences whose rows are there, their
- * scores for policies, and aging. Queries go there and partials come back, layer by layer.
+ * scores for policies, and aging. Queries go there and partials come back, layer by layer. A device
+ * gets commands (device/commands.h), or if it `uses_host` the structures that they are made from.
  *
  * One thread does this for all sequences while the others attend to rows in RAM. */
 #ifndef LK_ENGINE_DEVICE_ROWS_H
@@ -18,14 +19,22 @@ struct lk_device_buffer {
     size_t n;
 };
 
-struct lk_device_rows {
+struct lk_session_rows {
     struct lk_device *device; /* NULL: the rows are in RAM */
     struct lk_ledger ledger;  /* of its memory that the session uses */
     struct lk_device_buffer q, partial, scores;
+    /* Of a device that takes commands: the packet of a call (attention/device_call.h), here and
+     * there, and the commands of a pass whose first sequence is the session's. */
+    struct lk_device_buffer packet;
+    char *packet_here;
+    size_t packet_bytes;
+    struct lk_device_attend *command;
+    size_t n_command;
 };
 
-/* Choose the device of a new session, by name; NULL: RAM. limit: bytes, 0: none. The recipe and the
- * model must be possible there: LK_E_UNSUPPORTED with the reason. Others as lk_model_device. */
+/* Choose the device of a new session, by name; NULL: the model's. limit: bytes, 0: none. The recipe
+ * and the model must be possible there: LK_E_UNSUPPORTED with the reason. Others as
+ * lk_model_device. */
 lk_status lk_device_rows_open(struct lk_session *session, const char *name, uint64_t limit,
                               lk_err *err);
 

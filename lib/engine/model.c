@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static int default_threads(void) {
     struct lk_cpus cpus = lk_cpus_read("");
@@ -131,6 +132,8 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
     if (!status) status = lk_vocab_open(&model->vocab, is_part ? first : path, err);
     if (!status && !opts->header_only) status = start_threads(model, err);
     if (!status && !opts->header_only) status = lk_model_add_ropes(model, err);
+    if (!status && !opts->header_only)
+        status = lk_model_device(model, opts->cache_device, &model->cache_device, err);
     if (status)
         lk_model_free(model);
     else
@@ -187,7 +190,7 @@ lk_status lk_model_device(struct lk_model *model, const char *name, struct lk_de
     if (!name || strcmp(name, "cpu") == 0) return LK_OK;
     pthread_mutex_lock(&model->device_lock);
     for (int i = 0; i < model->n_device; i++)
-        if (strcmp(model->device[i]->name, name) == 0) *out = model->device[i];
+        if (strcasecmp(model->device[i]->name, name) == 0) *out = model->device[i];
     if (!*out) status = open_device(model, name, out, err);
     pthread_mutex_unlock(&model->device_lock);
     return status;

@@ -39,6 +39,7 @@ struct lk_model {
     size_t work_size;
     struct lk_device *device[LK_MODEL_DEVICES]; /* [n_device] opened by name; under device_lock */
     int n_device;
+    struct lk_device *cache_device; /* of sessions that name none; NULL: RAM */
     pthread_mutex_t device_lock;
     struct lk_ledger device_ledger; /* cache blocks on devices that sessions share */
     struct lk_place place;          /* what is held here of its sessions' caches */

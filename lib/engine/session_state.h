@@ -27,7 +27,7 @@ struct lk_session {
     lk_session_opts opts; /* n_ctx is never 0 here */
     struct lk_cache *cache;
     struct lk_cache_widths width; /* of the cache's levels */
-    struct lk_device_rows rows;   /* where the cache's rows are */
+    struct lk_session_rows rows;  /* where the cache's rows are */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
     float *recurrent; /* states of recurrent layers (recurrent.h); NULL: there are none */
     struct lk_recurrent_drafts drafts; /* for going back within a pass of drafts */

@@ -251,7 +251,7 @@ lk_status lk_pretend_open(struct lk_device **out, struct lk_ledger *ledger, lk_e
                                      .name = LK_PRETEND_NAME,
                                      .text = "the CPU, in memory of its own, for tests",
                                      .slab_bytes = SLAB_BYTES,
-                                     .splits = true,
+                                     .uses_host = true,
                                      .self = p},
                           .ledger = ledger,
                           .kernels = lk_kernels_choose(NULL),

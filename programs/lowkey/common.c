@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 int print_lk_error(const lk_err *err) {
@@ -53,6 +54,11 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
         {MODEL_RUN | planned | shown,
          {0, "layers", "N", "layers that the device computes (default: all)", OPT_INT,
           &args->layers, 1, 1024}},
+        {MODEL_RUN,
+         {0, "cache-device", "NAME",
+          "device that holds the cache and attends to it: one of 'lowkey info', or cpu (default: "
+          "as --device if it can, else cpu)",
+          OPT_TEXT, &args->cache_device}},
         {MODEL_RUN | planned,
          {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
           &args->no_mmap}},
@@ -74,6 +80,15 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
     return group;
 }
 
+/* The device that holds the cache: as asked for, or the one with the weights if it can. */
+static const char *cache_device(const struct model_args *args) {
+    lk_device_info d;
+    if (args->cache_device || !args->device) return args->cache_device;
+    for (size_t i = 0; lk_device_list(i, &d); i++)
+        if (strcasecmp(args->device, d.name) == 0) return args->device;
+    return NULL;
+}
+
 int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
     const char *kind = args->weights ? args->weights : "shipped";
     bool f32 = strcmp(kind, "f32") == 0;
@@ -87,6 +102,7 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
                            .kernels = args->kernels,
                            .device = args->device,
                            .n_device_layers = (int32_t)args->layers,
+                           .cache_device = cache_device(args),
                            .sidecar = args->sidecar,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;

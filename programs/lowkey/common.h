@@ -20,7 +20,7 @@ int print_lk_error(const lk_err *err);
 /* ---- model ---- */
 
 struct model_args {
-    const char *model, *weights, *kernels, *sidecar, *device;
+    const char *model, *weights, *kernels, *sidecar, *device, *cache_device;
     int64_t threads;
     int64_t layers;      /* on the device; 0: all */
     int64_t stages;      /* 0: --stages is not given, one */

@@ -70,6 +70,7 @@ class Model:
     kernels   name of the attention kernels, for example "reference"; None: the fastest
     device    device that computes the last layers, for example "cuda0" or "rpc:HOST:PORT"; None: none
     layers    layers that the device computes; None: all
+    cache_device  device that holds the caches of sessions, for example "cuda0"; None: RAM
     progress  called with (bytes done, bytes in all)
 
     A model is immutable: any number of sessions and threads may use it. It stays in memory until
@@ -88,6 +89,7 @@ class Model:
         kernels: str | None = None,
         device: str | None = None,
         layers: int | None = None,
+        cache_device: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         if weights not in ("shipped", "f32"):
@@ -96,13 +98,13 @@ class Model:
         reporter.function = progress
         names = [
             ffi.new("char[]", os.fsencode(name)) if name else ffi.NULL
-            for name in (sidecar, kernels, device)
+            for name in (sidecar, kernels, device, cache_device)
         ]
         opts = ffi.new("lk_model_opts *")
         opts.n_threads = threads or 0
         opts.weights = lib.LK_WEIGHTS_F32 if weights == "f32" else lib.LK_WEIGHTS_AS_SHIPPED
         opts.no_mmap, opts.no_repack = not mmap, not repack
-        opts.sidecar, opts.kernels, opts.device = names
+        opts.sidecar, opts.kernels, opts.device, opts.cache_device = names
         opts.n_device_layers = layers or 0
         opts.progress, opts.user = on_progress, reporter.user
         out, call = ffi.new("lk_model **"), Call(reporter)

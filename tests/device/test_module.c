@@ -39,7 +39,7 @@ static void a_device_is_found_by_name(void **state) {
 }
 
 static void names_are_checked(void **state) {
-    static const char *const good[] = {"cuda0", "cuda12", "emulated"};
+    static const char *const good[] = {"cuda0", "CUDA0", "cuda12", "emulated"};
     static const char *const bad[] = {"",       "cuda", "cuda00",    "cuda-1",
                                       "cuda1x", "gpu0", "emulated0", "cuda9999"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)

@@ -176,12 +176,113 @@ static void test_errors(void **state) {
     lk_model_free(model);
 }
 
+/* The rows of the first layer, which depend on no attention: the same, bit for bit. */
+static void assert_same_rows(const lk_session *a, const lk_session *b, const char *text) {
+    enum { WIDE = 128 };
+    static float x[CTX * WIDE], y[CTX * WIDE];
+    for (int side = 0; side < 2; side++) {
+        const struct lk_kv *kv[] = {&a->cache->kv[0][side], &b->cache->kv[0][side]};
+        for (int level = 0; level < kv[0]->n_level; level++) {
+            int64_t n = kv[0]->count[level].rows;
+            assert_int_equal(kv[1]->count[level].rows, n);
+            for (int part = 0; part < kv[0]->level[level].n_part; part++) {
+                struct lk_row_range from[] = {{kv[0], level, 0, n}, {kv[1], level, 0, n}};
+                lk_kv_read(&from[0], part, a->cache->kernels, x, WIDE);
+                lk_kv_read(&from[1], part, a->cache->kernels, y, WIDE);
+                for (int64_t r = 0; r < n; r++)
+                    if (memcmp(x + r * WIDE, y + r * WIDE, kv[0]->d_head * sizeof *x) != 0)
+                        fail_msg("%s: row %d of level %d of %s differs", text, (int)r, level,
+                                 side == LK_K ? "K" : "V");
+            }
+        }
+    }
+}
+
+/* Squared differences of the last logits. */
+static double distance(const lk_session *a, const lk_session *b, int n_vocab) {
+    const float *x = lk_session_logits(a, -1), *y = lk_session_logits(b, -1);
+    double sum = 0;
+    for (int i = 0; i < n_vocab; i++) sum += (x[i] - y[i]) * (double)(x[i] - y[i]);
+    return sum;
+}
+
+/* A session on the emulated card. It attends with other roundings than the CPU, so codes of the
+ * second layer's rows may be their neighbors: the difference is small next to what the recipe
+ * itself loses. */
+static void emulate(lk_model *model, lk_session *exact, const int32_t *tok, const char *text) {
+    lk_recipe *recipe;
+    lk_err err = {0};
+    lk_session_opts opts = {.n_ctx = CTX, .device = "emulated"};
+    int n_vocab = lk_model_get_info(model).n_vocab;
+    double differs = 0, lost = 0;
+    if (lk_recipe_parse(&recipe, text, &err)) fail_msg("%s: %s", text, err.msg);
+    lk_session *a = new_session(model, recipe, &in_ram), *b = new_session(model, recipe, &opts);
+    lk_session *all[] = {a, b, exact};
+    for (int i = 0; i < 3; i++) sync_text(all[i], tok, PROMPT);
+    if (!strstr(text, "eager")) assert_same_logits(a, b, text); /* exact rows in RAM */
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < 3; i++) eval(all[i], tok + PROMPT + step, 1);
+        differs += distance(a, b, n_vocab);
+        lost += distance(a, exact, n_vocab);
+    }
+    bool is_exact = strcmp(text, "f16") == 0;
+    double energy = 0;
+    const float *x = lk_session_logits(exact, -1);
+    for (int i = 0; i < n_vocab; i++) energy += x[i] * (double)x[i];
+    if (!(differs < (is_exact ? 1e-8 * energy * STEPS : 0.1 * lost)))
+        fail_msg("%s: NMSE %.1e, the recipe's own %.1e", text, differs / energy / STEPS,
+                 lost / energy / STEPS);
+    assert_same_rows(a, b, text);
+    lk_session_free(a);
+    lk_session_free(b);
+    lk_recipe_free(recipe);
+}
+
+static void test_emulated(void **state) {
+    static const char *const texts[] = {
+        "f16",       "best-4", "best-3",    "best-2",
+        "trellis-2", "kivi-2", "selective", "atom-4",
+        "h2o",       "tova",   "lambda",    "eager; sink 4: f16; body: rot3; window 32: rot8",
+    };
+    lk_model *model = open_preset("llama", CTX, 2);
+    lk_recipe *f16;
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 9);
+    assert_int_equal(lk_recipe_parse(&f16, "f16", NULL), LK_OK);
+    lk_session *exact = new_session(model, f16, &in_ram);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) emulate(model, exact, tok, texts[i]);
+    lk_session_free(exact);
+    lk_recipe_free(f16);
+    lk_model_free(model);
+}
+
+/* What the card cannot do is refused by name. */
+static void test_refusals(void **state) {
+    static const struct {
+        const char *recipe, *reason;
+    } cases[] = {
+        {"streaming", "sinks keep their distance"},
+        {"sink 4: f16; body: rot4; window 64: f16; read 20%", "read N%"},
+    };
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_session_opts opts = {.n_ctx = CTX, .device = "emulated"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lk_recipe *recipe;
+        lk_session *session;
+        lk_err err = {0};
+        if (lk_recipe_parse(&recipe, cases[i].recipe, &err)) fail_msg("%s", err.msg);
+        assert_int_equal(lk_session_new(&session, model, recipe, &opts, &err), LK_E_UNSUPPORTED);
+        if (!strstr(err.msg, cases[i].reason)) fail_msg("%s: %s", cases[i].recipe, err.msg);
+        lk_recipe_free(recipe);
+    }
+    lk_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_same_logits), cmocka_unit_test(test_emulated),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

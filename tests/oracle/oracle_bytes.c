@@ -6,8 +6,8 @@ uint64_t oracle_table_slack(const struct lk_cache *cache) {
     for (int i = 0; i < cache->pool.n_class; i++) {
         const struct lk_pool_class *class = &cache->pool.class[i];
         uint64_t slab = class->n_block * class->size;
-        slack += ((uint64_t) class->cap * sizeof(lk_block) + 63) / 64 * 64 +
-                 class->n_slab * ((slab + 63) / 64 * 64 - slab);
+        slack += ((uint64_t) class->cap * sizeof(lk_block) + 63) / 64 * 64;
+        if (!cache->shape.device) slack += class->n_slab * ((slab + 63) / 64 * 64 - slab);
     }
     for (int i = 0; i < 32 && cache->pool.arena.page[i]; i++)
         slack += ((sizeof(struct lk_slab) << i) + 63) / 64 * 64;

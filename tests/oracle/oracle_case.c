@@ -426,7 +426,8 @@ static bool check_bytes(struct slot *s) {
     lk_plan plan;
     lk_err err = {0};
     lk_session_opts opts = {.n_ctx = (int32_t)stats.n_tok, .chunked_prefill = s->run->c->chunked};
-    uint64_t held = lk_ledger_bytes(&s->session->ledger, LK_FOR_CACHE);
+    uint64_t held = lk_ledger_bytes(&s->session->ledger, LK_FOR_CACHE) +
+                    lk_ledger_bytes(&s->session->rows.ledger, LK_FOR_CACHE);
     if (stats.cache_bytes != stats.code_bytes + stats.scale_bytes + stats.exact_bytes +
                                  stats.padding_bytes + stats.state_bytes ||
         stats.cache_bytes - stats.shared_bytes != held)

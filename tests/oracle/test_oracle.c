@@ -2,11 +2,14 @@
  * keeps everything in double precision.
  *
  *   test_oracle                        seeds 1 to 280 (60 in slow builds, 3,000 with
- *                                      LOWKEY_CASE_STEP=1), and recipes that failed once
+ *                                      LOWKEY_CASE_STEP=1), a fourth on the emulated card, and
+ *                                      recipes that failed once
  *   test_oracle --seed S --count N     the cases of seeds S to S + N - 1
  *     --family NAME                    only this model (oracle_models.c)
  *     --recipe TEXT                    this recipe for both sessions
  *     --verbose                        one line for each case
+ *
+ * With $LOWKEY_TEST_DEVICE sessions are on that device, if it can hold them (support_device.h).
  *
  * A case is reproduced by its seed. One that fails is reduced: operations and parts of the recipe
  * are left out as long as it fails. */
@@ -16,6 +19,7 @@
 #include "oracle_case.h"
 #include "support.h"
 #include "support_baselines.h"
+#include "support_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +31,9 @@
 /* Seeds of a run, by the step of other tests' loops over cases (support.h). */
 static uint64_t n_seed(void) {
     size_t step = case_step();
-    return step == 1 ? 3000 : step <= 4 ? 280 : 60;
+    uint64_t n = step == 1 ? 3000 : step <= 4 ? 280 : 60;
+    const char *device = count_device_sessions().name;
+    return device && strcmp(device, "emulated") == 0 ? n / 4 : n; /* kernels lane by lane */
 }
 
 enum { MAX_REASONS = 40 };
@@ -277,6 +283,10 @@ static void print_totals(const struct totals *t, double seconds) {
            "kernels %d in %d\n",
            t->n_tie[0], t->n_tied_cases[0], t->n_tie[1], t->n_tied_cases[1]);
     for (int i = 0; i < t->n_reason; i++) printf("  rejected %d: %s\n", t->count[i], t->reason[i]);
+    struct device_sessions sessions = count_device_sessions();
+    if (sessions.name)
+        printf("%d sessions on the device %s, %d in RAM because it refused them\n",
+               sessions.n_there, sessions.name, sessions.n_refused);
 }
 
 int main(int argc, char **argv) {

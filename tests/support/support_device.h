@@ -1,0 +1,15 @@
+/* Tests whose sessions are on a device (support_device.c). */
+#ifndef SUPPORT_DEVICE_H
+#define SUPPORT_DEVICE_H
+
+#include "lowkey.h"
+
+/* Sessions so far: on the device that $LOWKEY_TEST_DEVICE names, or in RAM because it refused
+ * them. name: NULL without a device. */
+struct device_sessions {
+    const char *name;
+    int n_there, n_refused;
+};
+struct device_sessions count_device_sessions(void);
+
+#endif
