@@ -115,8 +115,13 @@ void lk_device_rows_free(struct lk_session *s) {
     free_buffer(rows, &rows->q);
     free_buffer(rows, &rows->partial);
     free_buffer(rows, &rows->scores);
-    free_buffer(rows, &rows->packet);
-    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet_here, rows->packet_bytes);
+    for (int i = 0; i < rows->n_packet; i++) {
+        free_buffer(rows, &rows->packet[i].there);
+        lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet[i].here, rows->packet[i].cap);
+    }
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet,
+               (size_t)rows->n_packet * sizeof *rows->packet);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->making, rows->making_bytes);
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->command, rows->n_command * sizeof *rows->command);
 }
 
@@ -174,37 +179,68 @@ static int count_commands(const struct lk_attn *attn) {
     return (attn->n_tok + LK_DEVICE_TOKENS - 1) / LK_DEVICE_TOKENS;
 }
 
-/* The commands of a call, whose packet is or will be on the device. */
-static void describe(const struct lk_session_rows *rows, const struct lk_attn *call,
+/* The packet of the layer of a call. */
+static struct lk_layer_packet *packet_of(const struct lk_session *s, const struct lk_attn *call) {
+    return &s->rows.packet[(call->k - &s->cache->kv[0][LK_K]) / 2];
+}
+
+/* The commands of a call, whose packet is on the device. */
+static void describe(const struct lk_session *s, const struct lk_attn *call,
                      struct lk_device_attend *command) {
+    uint64_t at = packet_of(s, call)->there.at;
     for (int i = 0; i < count_commands(call); i++) {
         int token = i * LK_DEVICE_TOKENS, n = call->n_tok - token;
         if (n > LK_DEVICE_TOKENS) n = LK_DEVICE_TOKENS;
-        lk_attn_device_call(call, token, n, rows->packet.at, NULL, &command[i]);
+        lk_attn_device_call(call, token, n, at, NULL, &command[i]);
     }
+}
+
+/* Replace *mem by `size` bytes, whose contents are lost. */
+static bool replace_bytes(struct lk_session *s, char **mem, size_t *have, size_t size) {
+    lk_release(&s->ledger, LK_FOR_SCRATCH, *mem, *have);
+    *mem = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
+    *have = *mem ? size : 0;
+    return *mem;
 }
 
 /* Room for a packet of `size` bytes. It grows with the tables of blocks. */
-static bool reserve_packet(struct lk_session *s, size_t size) {
+static bool reserve_packet(struct lk_session *s, struct lk_layer_packet *p, size_t size) {
     struct lk_session_rows *rows = &s->rows;
-    if (size > rows->packet_bytes) {
-        lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet_here, rows->packet_bytes);
-        size += size / 4;
-        rows->packet_here = lk_alloc(&s->ledger, LK_FOR_SCRATCH, size);
-        rows->packet_bytes = rows->packet_here ? size : 0;
-        if (!rows->packet_here) return false;
-    }
-    return grow_buffer(rows, &rows->packet, rows->packet_bytes / sizeof(float) + 1);
+    if (size > rows->making_bytes &&
+        !replace_bytes(s, &rows->making, &rows->making_bytes, size + size / 4))
+        return false;
+    if (size <= p->cap) return true;
+    p->size = 0;
+    return replace_bytes(s, &p->here, &p->cap, size + size / 4) &&
+           grow_buffer(rows, &p->there, p->cap / sizeof(float) + 1);
 }
 
-/* Send the packet of a call to the device. All its commands read the same one. */
+static lk_status reserve_packets(struct lk_session *s) {
+    int n = s->cache->shape.n_layer;
+    if (s->rows.packet) return LK_OK;
+    s->rows.packet = lk_alloc(&s->ledger, LK_FOR_SCRATCH, (size_t)n * sizeof *s->rows.packet);
+    if (!s->rows.packet) return LK_E_NOMEM;
+    s->rows.n_packet = n;
+    return LK_OK;
+}
+
+/* Bring the packet of a call to the device, unless the device has it. All commands of the call read
+ * the same one. */
 static lk_status send_packet(struct lk_session *s, const struct lk_attn *call) {
     struct lk_session_rows *rows = &s->rows;
     struct lk_device_attend any;
+    lk_status status = reserve_packets(s);
+    if (status) return status;
+    struct lk_layer_packet *p = packet_of(s, call);
     size_t size = lk_attn_device_call(call, 0, 1, 0, NULL, &any);
-    if (!reserve_packet(s, size)) return LK_E_NOMEM;
-    lk_attn_device_call(call, 0, 1, rows->packet.at, rows->packet_here, &any);
-    return rows->device->call->upload(rows->device, rows->packet.at, rows->packet_here, size, NULL);
+    if (!reserve_packet(s, p, size)) return LK_E_NOMEM;
+    memset(rows->making, 0, size); /* what is between the parts */
+    lk_attn_device_call(call, 0, 1, p->there.at, rows->making, &any);
+    if (size == p->size && memcmp(rows->making, p->here, size) == 0) return LK_OK;
+    memcpy(p->here, rows->making, size);
+    status = rows->device->call->upload(rows->device, p->there.at, p->here, size, NULL);
+    p->size = status ? 0 : size;
+    return status;
 }
 
 /* Attend to rows on a device that takes commands. */
@@ -223,7 +259,7 @@ static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_a
     for (size_t i = 0; i < n; i++) {
         lk_status status = send_packet(seq[i]->session, &call[i]);
         if (status) return status;
-        describe(&seq[i]->session->rows, &call[i], rows->command + done);
+        describe(seq[i]->session, &call[i], rows->command + done);
         done += (size_t)count_commands(&call[i]);
     }
     return rows->device->call->attend(rows->device, rows->command, NULL, n_command, NULL);
@@ -239,7 +275,7 @@ static lk_status score_by_commands(struct lk_session *s, const struct lk_attn *c
         struct lk_device_attend command;
         int token = i * LK_DEVICE_TOKENS, n_tok = call->n_tok - token;
         if (n_tok > LK_DEVICE_TOKENS) n_tok = LK_DEVICE_TOKENS;
-        lk_attn_device_call(call, token, n_tok, rows->packet.at, NULL, &command);
+        lk_attn_device_call(call, token, n_tok, packet_of(s, call)->there.at, NULL, &command);
         status = rows->device->call->score(rows->device, &command, NULL, last, at, NULL);
     }
     return status;

@@ -23,13 +23,21 @@ struct lk_session_rows {
     struct lk_device *device; /* NULL: the rows are in RAM */
     struct lk_ledger ledger;  /* of its memory that the session uses */
     struct lk_device_buffer q, partial, scores;
-    /* Of a device that takes commands: the packet of a call (attention/device_call.h), here and
-     * there, and the commands of a pass whose first sequence is the session's. */
-    struct lk_device_buffer packet;
-    char *packet_here;
-    size_t packet_bytes;
+    /* Of a device that takes commands: the packets of the layers' calls (attention/device_call.h),
+     * room to make one, and the commands of a pass whose first sequence is the session's. */
+    struct lk_layer_packet *packet; /* [n_packet] */
+    int n_packet;
+    char *making;
+    size_t making_bytes;
     struct lk_device_attend *command;
     size_t n_command;
+};
+
+/* What kernels read of a layer besides rows. It changes when rows age, not with each token. */
+struct lk_layer_packet {
+    struct lk_device_buffer there;
+    char *here; /* [cap] what is there: [size] */
+    size_t size, cap;
 };
 
 /* Choose the device of a new session, by name; NULL: the model's. limit: bytes, 0: none. The recipe
