@@ -244,11 +244,9 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* A list that runs in the cache's own scratch: one side's, or the larger one. */
+/* A list that runs in the cache's scratch of one side. Another thread may use that of the other. */
 static struct lk_moves *own_list(struct lk_cache *cache, struct lk_short_list *list,
-                                 const struct lk_kv *kv) {
-    int side = kv->side;
-    if (kv->evict) side = cache->d_part[LK_K] > cache->d_part[LK_V] ? LK_K : LK_V;
+                                 enum lk_side side) {
     return lk_moves_start(list, cache, cache->rows[side]);
 }
 
@@ -270,7 +268,7 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
         if (!x) return lk_fail(err, LK_E_NOMEM, "no device memory for %lld new rows", (long long)n);
     }
     struct lk_short_list room;
-    struct lk_moves *list = own_list(cache, &room, kv);
+    struct lk_moves *list = own_list(cache, &room, side);
     const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
     bool ok = lk_moves_append(list, kv, 0, x, n_sink, pos) &&
               lk_moves_append(list, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink);
@@ -309,7 +307,7 @@ lk_status lk_cache_encode(struct lk_cache *cache, int layer, enum lk_side side, 
         limited |= kv->rule[i].limit.policy.kind != LK_POLICY_NONE;
     if (limited) return LK_OK;
     struct lk_short_list room;
-    struct lk_moves *list = own_list(cache, &room, kv);
+    struct lk_moves *list = own_list(cache, &room, side);
     lk_status status = encode_rows(list, layer, kv, err);
     lk_moves_run(list);
     return status;
@@ -331,7 +329,9 @@ lk_status lk_cache_age_by(struct lk_moves *list, int layer, enum lk_side side, l
 
 lk_status lk_cache_age(struct lk_cache *cache, int layer, enum lk_side side, lk_err *err) {
     struct lk_short_list room;
-    struct lk_moves *list = own_list(cache, &room, &cache->kv[layer][side]);
+    bool both = cache->kv[layer][side].evict; /* K and V age together, in the larger scratch */
+    enum lk_side widest = cache->d_part[LK_K] > cache->d_part[LK_V] ? LK_K : LK_V;
+    struct lk_moves *list = own_list(cache, &room, both ? widest : side);
     lk_status status = lk_cache_age_by(list, layer, side, err);
     lk_moves_run(list);
     return status;

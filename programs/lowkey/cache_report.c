@@ -152,16 +152,16 @@ void print_cache_levels(const lk_session *session, FILE *file) {
 
 json_t *cache_json(const lk_session *session) {
     lk_session_stats s = lk_session_get_stats(session);
-    return json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I}", "n_tok",
-                     (json_int_t)s.n_tok, "device_bytes", (json_int_t)s.device_bytes, "code_bytes",
-                     (json_int_t)s.code_bytes, "scale_bytes", (json_int_t)s.scale_bytes,
-                     "exact_bytes", (json_int_t)s.exact_bytes, "padding_bytes",
-                     (json_int_t)s.padding_bytes, "state_bytes", (json_int_t)s.state_bytes,
-                     "cache_bytes", (json_int_t)s.cache_bytes, "f16_bytes", (json_int_t)s.f16_bytes,
-                     "scratch_bytes", (json_int_t)s.scratch_bytes, "resident_bytes",
-                     (json_int_t)resident_bytes(), "bits_per_value", json_number(s.bits_per_value),
-                     "bytes_per_token", json_number(s.bytes_per_token), "tiles",
-                     (json_int_t)s.tiles, "tiles_read", (json_int_t)s.tiles_read);
+    return json_pack(
+        "{s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:o s:I s:I}", "n_tok",
+        (json_int_t)s.n_tok, "code_bytes", (json_int_t)s.code_bytes, "scale_bytes",
+        (json_int_t)s.scale_bytes, "exact_bytes", (json_int_t)s.exact_bytes, "padding_bytes",
+        (json_int_t)s.padding_bytes, "state_bytes", (json_int_t)s.state_bytes, "cache_bytes",
+        (json_int_t)s.cache_bytes, "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
+        (json_int_t)s.scratch_bytes, "device_bytes", (json_int_t)s.device_bytes, "resident_bytes",
+        (json_int_t)resident_bytes(), "bits_per_value", json_number(s.bits_per_value),
+        "bytes_per_token", json_number(s.bytes_per_token), "tiles", (json_int_t)s.tiles,
+        "tiles_read", (json_int_t)s.tiles_read);
 }
 
 json_t *cache_levels_json(const lk_session *session) {

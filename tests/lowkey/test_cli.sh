@@ -13,7 +13,7 @@ model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
 
 plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar","stage","device_bytes"]'
-cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","resident_bytes","bits_per_value","bytes_per_token","tiles","tiles_read"]'
+cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","device_bytes","resident_bytes","bits_per_value","bytes_per_token","tiles","tiles_read"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_median","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'

@@ -22,7 +22,7 @@ printf '\n/* The table is built anew. */\n' >>lib/base/ledger.c
 printf '\n/* Let sequences fail here. */\n' >>lib/base/buf.c
 printf '# that of\n%.0s' {1..300} >scripts/planted.txt
 printf '\n#include "cache/cache.h"\n' >>lib/base/log.c
-printf '\nint lk_planted(void) { return 1; }\n' >>lib/base/utf8.c
+printf '\nint lk_not_declared(void) { return 1; }\n' >>lib/base/utf8.c
 printf '\nstatic   int planted( void ){return 1;}\n' >>lib/base/clock.c
 printf '\n#include "cache/cache.h"\n' >>programs/serve/http.c
 printf '\n#define planted(status) ((status) == LK_OK)\n' >>programs/serve/http.c
@@ -61,7 +61,7 @@ expect "more genitive chains than the tree had" "^scripts/check:1: 'that of' and
 expect "an include that points up" '^lib/base/log\.c:[0-9]+: lib/base must not include cache/cache\.h'
 expect "a program that looks inside the library" '^programs/serve/http\.c:[0-9]+: programs/serve must not include'
 expect "the other dialect of status" '^programs/serve/http\.c:[0-9]+: write .if \(status\)'
-expect "a function that no header declares" '^lib/base/utf8\.c:[0-9]+: lk_planted is not declared'
+expect "a function that no header declares" '^lib/base/utf8\.c:[0-9]+: lk_not_declared is not declared'
 expect "a walk that names a function which is gone" '^docs/walks\.md:[0-9]+: lk_no_such_step does not exist'
 expect "a dead link" '^docs/README\.md:[0-9]+: a link to no-such-file'
 expect "a small file with one caller" '^lib/base/planted_a\.c:1: a file under 80 lines needs two callers; its callers: lib/base/planted_b\.c'
