@@ -173,8 +173,8 @@ struct stopwatch {
 #endif
 };
 
-/* Time a graph of n launches: launch(i) issues the i-th on the card's stream. In the emulator it
- * runs once, and there is no time. */
+/* Time a graph of n launches: launch(i) issues the i-th on the card's stream. The emulator
+ * runs the graph once and measures nothing. */
 template <class L> answer timed(bench_card &card, int n, const L &launch) {
     answer a;
     gpu_graph graph;

@@ -244,7 +244,7 @@ void lk_cache_free(struct lk_cache *cache) {
 
 /* ---- rows in ---- */
 
-/* A list that runs in the cache's scratch of one side. Another thread may use that of the other. */
+/* A list that runs in the cache's scratch for one side. Another thread may use the other one. */
 static struct lk_moves *own_list(struct lk_cache *cache, struct lk_short_list *list,
                                  enum lk_side side) {
     return lk_moves_start(list, cache, cache->rows[side]);

@@ -38,11 +38,10 @@ struct lk_cache {
     } stage[2];
     char *copy[2]; /* of a block of the device; NULL: the blocks are in the process */
     /* Of a device that takes commands: room for LK_LIST_MOVES of them, for lists that start with K
-     * or with V; the sigma of all kv; and what went wrong since it was last asked for. */
+     * or with V; and the sigma of all kv. */
     struct lk_device_move *command[2];
     uint64_t sigma_at;
     size_t sigma_bytes;
-    lk_status device_failed[2];
     int64_t reserved; /* tokens for which lk_cache_reserve has found memory */
 };
 

@@ -36,7 +36,8 @@ void lk_cache_clear_block(struct lk_cache *cache, const struct lk_level *level, 
     struct lk_device *device = cache->shape.device;
     char *block = lk_block_address(&cache->pool.arena, level->block[b]);
     if (device)
-        device->call->clear(device, (uint64_t)(uintptr_t)block, level->block_bytes, NULL);
+        lk_arena_note(&cache->pool.arena, device->call->clear(device, (uint64_t)(uintptr_t)block,
+                                                              level->block_bytes, NULL));
     else
         memset(block, 0, level->block_bytes);
 }
@@ -90,7 +91,8 @@ const float *lk_cache_stage(struct lk_cache *cache, enum lk_side side, const flo
                             size_t width) {
     struct lk_device *device = cache->shape.device;
     if (!lk_cache_reserve_stage(cache, side, n)) return NULL;
-    device->call->upload(device, cache->stage[side].at, x, (size_t)n * width * sizeof *x, NULL);
+    lk_arena_note(&cache->pool.arena, device->call->upload(device, cache->stage[side].at, x,
+                                                           (size_t)n * width * sizeof *x, NULL));
     return (const float *)(uintptr_t)cache->stage[side].at;
 }
 

@@ -237,7 +237,9 @@ static void get_block(struct lk_restoring *from, const struct lk_kv *kv, lk_bloc
     struct lk_device *device = kv->arena->device;
     char *at = lk_block_address(kv->arena, block);
     lk_restoring_get(from, device && at ? kv->copy : at, size);
-    if (device && at) device->call->upload(device, (uint64_t)(uintptr_t)at, kv->copy, size, NULL);
+    if (device && at)
+        lk_arena_note(kv->arena,
+                      device->call->upload(device, (uint64_t)(uintptr_t)at, kv->copy, size, NULL));
 }
 
 bool lk_cache_restore_rows(struct lk_cache *cache, struct lk_restoring *from) {

@@ -5,8 +5,8 @@ const char *lk_kv_fetch(const struct lk_kv *kv, int level, int64_t b) {
     struct lk_device *device = kv->arena->device;
     char *block = lk_kv_block(kv, level, b);
     if (!device || !block) return block;
-    device->call->download(device, kv->copy, (uint64_t)(uintptr_t)block,
-                           kv->level[level].block_bytes, NULL);
+    lk_arena_note(kv->arena, device->call->download(device, kv->copy, (uint64_t)(uintptr_t)block,
+                                                    kv->level[level].block_bytes, NULL));
     return kv->copy;
 }
 

@@ -182,8 +182,7 @@ static void run_on_device(const struct lk_moves *list) {
         size_t n = 0;
         for (int i = 0; i < list->n; i++)
             if (round[i] == r) ready[n++] = list->move[i];
-        lk_status status = give_moves(list->cache, ready, n);
-        if (status) list->cache->device_failed[ready[0].kv->side] = status;
+        lk_arena_note(&list->cache->pool.arena, give_moves(list->cache, ready, n));
     }
 }
 

@@ -7,6 +7,7 @@ void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *led
     memset(pool, 0, sizeof *pool);
     pool->ledger = pool->slab_ledger = ledger;
     pool->slab_bytes = slab_bytes;
+    pool->arena.fault = &pool->fault;
     while ((size_t)LK_BLOCK_UNIT << pool->arena.shift < slab_bytes) pool->arena.shift++;
     pthread_mutex_init(&pool->lock, NULL);
 }
@@ -27,8 +28,8 @@ void lk_block_copy(const struct lk_arena *to_arena, lk_block to, const struct lk
     struct lk_device *device = to_arena->device;
     char *target = lk_block_address(to_arena, to), *source = lk_block_address(from_arena, from);
     if (device)
-        device->call->copy(device, (uint64_t)(uintptr_t)target, (uint64_t)(uintptr_t)source, size,
-                           NULL);
+        lk_arena_note(to_arena, device->call->copy(device, (uint64_t)(uintptr_t)target,
+                                                   (uint64_t)(uintptr_t)source, size, NULL));
     else
         memcpy(target, source, size);
 }

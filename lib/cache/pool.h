@@ -52,6 +52,7 @@ struct lk_slab {
  * thread may use a block while another one adds a slab. */
 struct lk_arena {
     struct lk_device *device; /* that has the slabs; NULL: they are memory of the process */
+    atomic_int *fault;        /* the pool's (lk_pool_take_fault) */
     int shift;                /* bits of a block's offset in its slab */
     struct lk_slab *page[32];
 };
@@ -94,6 +95,7 @@ struct lk_pool {
     bool keep_free;  /* do not return slabs to the system when blocks are freed */
     size_t n_shared; /* slabs shared with other pools */
     struct lk_arena arena;
+    atomic_int fault;        /* lk_status of the last command on blocks that failed; 0: none */
     uint32_t n_slab, unused; /* numbers [1, n_slab] are or were used; the first unused one, or 0 */
     int n_class;
     struct lk_pool_class class[LK_POOL_CLASSES];
@@ -105,6 +107,16 @@ void lk_pool_init(struct lk_pool *pool, size_t slab_bytes, struct lk_ledger *led
 /* Let the slabs of a new pool be memory of a device, counted in `ledger`. Both are borrowed. */
 void lk_pool_use_device(struct lk_pool *pool, struct lk_device *device, struct lk_ledger *ledger);
 void lk_pool_destroy(struct lk_pool *pool);
+
+/* The statuses of commands on a device's blocks (copies, moves, uploads, downloads) are not passed
+ * up one by one: the last failure is noted here. A function that reports success takes it first:
+ * the status, or LK_OK, which it is again afterwards. */
+static inline void lk_arena_note(const struct lk_arena *arena, lk_status status) {
+    if (status) atomic_store(arena->fault, (int)status);
+}
+static inline lk_status lk_pool_take_fault(struct lk_pool *pool) {
+    return (lk_status)atomic_exchange(&pool->fault, 0);
+}
 
 /* Forget all reservations. Reserve n more free blocks of `size` bytes. Allocate the slabs for what
  * is reserved. False if there is no memory (blocks allocated so far stay) or too many sizes. */

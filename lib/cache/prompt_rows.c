@@ -108,7 +108,7 @@ static void upload_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_
         memset(kv->copy, 0, size);
         for (int head = 0; head < kv->n_head; head += kv->level[i].n_head)
             encode_rows(cache, kv, i, head, at, at + n, exact, kv->copy);
-        device->call->upload(device, block, kv->copy, size, NULL);
+        lk_arena_note(kv->arena, device->call->upload(device, block, kv->copy, size, NULL));
     }
 }
 

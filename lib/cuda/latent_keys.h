@@ -272,6 +272,33 @@ template <class sh> WF void latent_angles(S shared, int tile, int i, F *co, F *s
     }
 }
 
+/* Products of the codes of a warp's rows with 8 columns of bytes at b_at, both halves of the rows.
+ * Codes of 4 bits are made signed by a further row of constants. */
+template <class sh>
+WF void latent_products(const latent_rows<sh> &x, S b_at, const U &from, I4 (&sum)[2]) {
+    U b[sh::KS][2];
+    sum[0] = sum[1] = izero();
+#pragma unroll
+    for (int k2 = 0; k2 < sh::KS / 2; k2++) {
+        U4 w = lds128(b_at, from + (uint32_t)(16 * k2));
+        b[2 * k2][0] = w.v[0], b[2 * k2][1] = w.v[1];
+        b[2 * k2 + 1][0] = w.v[2], b[2 * k2 + 1][1] = w.v[3];
+    }
+    if constexpr (sh::KB == 4) {
+        U center = splat(0x01010101u * (256 - LATENT_CENTER));
+#pragma unroll
+        for (int ks = 0; ks < sh::KS; ks++)
+            mma_ss(sum[0], center, center, center, center, b[ks][0], b[ks][1]);
+        sum[1] = sum[0];
+    }
+#pragma unroll
+    for (int ks = 0; ks < sh::KS; ks++)
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+            mma_ss(sum[p], x.a[ks][p][0], x.a[ks][p][1], x.a[ks][p][2], x.a[ks][p][3], b[ks][0],
+                   b[ks][1]);
+}
+
 /* The scores of slow pairs and of means: [col][128] in place of what was there. */
 template <class sh>
 WF void latent_slow_scores(bool has_mean, S shared, S folded, S mean, const latent_rows<sh> &x,
@@ -299,27 +326,8 @@ WF void latent_slow_scores(bool has_mean, S shared, S folded, S mean, const late
                     continue;
                 }
                 S b_at = folded + (4 * set + c) * 8 * sh::F_STRIDE;
-                I4 sum[2] = {izero(), izero()};
-                U b[sh::KS][2];
-#pragma unroll
-                for (int k2 = 0; k2 < sh::KS / 2; k2++) {
-                    U4 w = lds128(b_at, from + (uint32_t)(16 * k2));
-                    b[2 * k2][0] = w.v[0], b[2 * k2][1] = w.v[1];
-                    b[2 * k2 + 1][0] = w.v[2], b[2 * k2 + 1][1] = w.v[3];
-                }
-                if constexpr (sh::KB == 4) {
-                    U center = splat(0x01010101u * (256 - LATENT_CENTER));
-#pragma unroll
-                    for (int ks = 0; ks < sh::KS; ks++)
-                        mma_ss(sum[0], center, center, center, center, b[ks][0], b[ks][1]);
-                    sum[1] = sum[0];
-                }
-#pragma unroll
-                for (int ks = 0; ks < sh::KS; ks++)
-#pragma unroll
-                    for (int p = 0; p < 2; p++)
-                        mma_ss(sum[p], x.a[ks][p][0], x.a[ks][p][1], x.a[ks][p][2], x.a[ks][p][3],
-                               b[ks][0], b[ks][1]);
+                I4 sum[2];
+                latent_products(x, b_at, from, sum);
                 F scale = ldsf(shared + sh::q_fold, t * 4u + (uint32_t)((4 * set + c) * 48 + 32));
 #pragma unroll
                 for (int s = 0; s < 4; s++)
@@ -370,26 +378,8 @@ WF void latent_post_scores(S shared, const latent_rows<sh> &x, S scores, int i) 
 #pragma unroll 1
     for (int set = 0; set < sh::SETS; set++) {
         S b_at = shared + sh::folded + set * 8 * sh::F_STRIDE;
-        I4 sum[2] = {izero(), izero()};
-        U b[sh::KS][2], center = splat(0x01010101u * (256 - LATENT_CENTER));
-#pragma unroll
-        for (int k2 = 0; k2 < sh::KS / 2; k2++) {
-            U4 y = lds128(b_at, from + (uint32_t)(16 * k2));
-            b[2 * k2][0] = y.v[0], b[2 * k2][1] = y.v[1];
-            b[2 * k2 + 1][0] = y.v[2], b[2 * k2 + 1][1] = y.v[3];
-        }
-        if constexpr (sh::KB == 4) {
-#pragma unroll
-            for (int ks = 0; ks < sh::KS; ks++)
-                mma_ss(sum[0], center, center, center, center, b[ks][0], b[ks][1]);
-            sum[1] = sum[0];
-        }
-#pragma unroll
-        for (int ks = 0; ks < sh::KS; ks++)
-#pragma unroll
-            for (int p = 0; p < 2; p++)
-                mma_ss(sum[p], x.a[ks][p][0], x.a[ks][p][1], x.a[ks][p][2], x.a[ks][p][3], b[ks][0],
-                       b[ks][1]);
+        I4 sum[2];
+        latent_products(x, b_at, from, sum);
         U own = t + (uint32_t)(4 * set);
 #pragma unroll
         for (int s = 0; s < 4; s++)

@@ -33,7 +33,6 @@ WF P selp(M m, P a, P b) { return m ? a : b; }
 WF M both(M a, M b) { return a && b; }
 WF U shfl_xor(U x, int m) { return __shfl_xor_sync(~0u, x, m); }
 WF F shfl_xorf(F x, int m) { return __shfl_xor_sync(~0u, x, m); }
-WF F broadcast(F x, int lane) { return __shfl_sync(~0u, x, lane); }
 WF uint32_t lanes_of(M m) { return __ballot_sync(~0u, m); }
 WF void sync_warp() { __syncwarp(); }
 #define ONE_LANE if (lane_id() == 0)
@@ -71,15 +70,11 @@ WF F bits_f(U x) { return __uint_as_float(x); }
 WF U f_bits(F x) { return __float_as_uint(x); }
 WF F neg(F x) { return -x; }
 WF F fma_(F a, F b, F c) { return fmaf(a, b, c); }
-WF F mul_rn(F a, F b) { return __fmul_rn(a, b); }
 WF F add_rn(F a, F b) { return __fadd_rn(a, b); }
 WF F sub_rn(F a, F b) { return __fsub_rn(a, b); }
-WF F div_rn(F a, F b) { return __fdiv_rn(a, b); }
 WF F sqrt_rn(F a) { return __fsqrt_rn(a); }
 WF F abs_(F a) { return fabsf(a); }
-WF F round_away(F a) { return roundf(a); }
 WF F max_(F a, F b) { return fmaxf(a, b); }
-WF F min_(F a, F b) { return fminf(a, b); }
 WF F exp2_(F a) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
@@ -92,14 +87,12 @@ WF F rcp_approx(F a) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
     return r;
 }
-WF M is_nan(F a) { return a != a; }
 WF F h_lo(U x) { return __half2float(__ushort_as_half((unsigned short)(x & 0xffff))); }
 WF F h_hi(U x) { return __half2float(__ushort_as_half((unsigned short)(x >> 16))); }
 WF U hmax2(U a, U b) {
     __half2 r = __hmax2(*(__half2 *)&a, *(__half2 *)&b);
     return *(U *)&r;
 }
-WF U f_to_h(F x) { return __half_as_ushort(__float2half_rn(x)); }
 WF U pack_halves(F lo, F hi) {
     U d;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
@@ -114,16 +107,8 @@ WF P at(const char *base, U index, uint32_t stride, U offset) {
 WF P at_lane(const char *p) { return p; } /* the same address for all lanes */
 WF P add(P p, uint32_t n) { return p + n; }
 WF P offset(P p, U n) { return p + n; }
-WF P opaque(P p) { /* so that constants added later stay offsets of instructions */
-    asm volatile("" : "+l"(p));
-    return p;
-}
 /* Entry `index` of a table of addresses. */
 WF P ldtabp(uint64_t table, U index) { return (const char *)__ldg((const size_t *)table + index); }
-WF U ldtab(const int32_t *table, U index) { return (U)__ldg(table + index); }
-WF U ldtab2(M first, const int32_t *a, const int32_t *b, U i) {
-    return (U)__ldg((first ? a : b) + i);
-}
 WF F ldgf(const float *p, U i) { return __ldg(p + i); }
 WF F ldcgf(const float *p, U i) { return __ldcg(p + i); } /* written by other blocks */
 WF U ldg8(P p) { return __ldg((const unsigned char *)p); }
@@ -142,8 +127,6 @@ WF void stgf_if(M m, float *p, U i, F x) {
     if (m) p[i] = x;
 }
 WF void stg32(char *base, U offset, U x) { *(U *)(base + offset) = x; }
-WF void stg16(char *base, U offset, U x) { *(unsigned short *)(base + offset) = (unsigned short)x; }
-WF void stg8(char *base, U offset, U x) { *(unsigned char *)(base + offset) = (unsigned char)x; }
 /* 0, 1, ... in the order of callers: who gets n sees what the ones before it wrote. By one warp. */
 WF uint32_t warp_ticket(uint32_t *p) {
     uint32_t r = 0;

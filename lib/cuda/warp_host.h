@@ -153,7 +153,6 @@ WF F shfl_xorf(const F &a, int m) {
     LK_LANES r.x[l_] = a.x[l_ ^ m];
     return r;
 }
-WF F broadcast(const F &x, int lane) { return F(x.x[lane]); }
 WF uint32_t lanes_of(const M &m) {
     uint32_t r = 0;
     LK_LANES r |= (uint32_t)m.x[l_] << l_;
@@ -225,16 +224,12 @@ WF U as_u(const I &a) {
         }                                                                                          \
         return r;                                                                                  \
     }
-LK_OF_TWO(mul_rn, a *b)
 LK_OF_TWO(add_rn, a + b)
 LK_OF_TWO(sub_rn, a - b)
-LK_OF_TWO(div_rn, a / b)
 LK_OF_TWO(max_, fmaxf(a, b))
-LK_OF_TWO(min_, fminf(a, b))
 LK_OF_ONE(sqrt_rn, sqrtf(a))
 LK_OF_ONE(abs_, fabsf(a))
 LK_OF_ONE(neg, -a)
-LK_OF_ONE(round_away, roundf(a))
 LK_OF_ONE(exp2_, exp2f(a))
 LK_OF_ONE(tanh_, tanhf(a))
 LK_OF_ONE(rcp_, 1 / a)
@@ -279,11 +274,6 @@ WF U f_bits(const F &a) {
     memcpy(r.x, a.x, sizeof r.x);
     return r;
 }
-WF M is_nan(const F &a) {
-    M r;
-    LK_LANES r.x[l_] = a.x[l_] != a.x[l_];
-    return r;
-}
 WF F h_lo(const U &a) {
     F r;
     LK_LANES r.x[l_] = lk_f16_to_f32((uint16_t)a.x[l_]);
@@ -304,11 +294,6 @@ WF U hmax2(const U &a, const U &b) {
         }
         r.x[l_] = h[0] | (uint32_t)h[1] << 16;
     }
-    return r;
-}
-WF U f_to_h(const F &a) {
-    U r;
-    LK_LANES r.x[l_] = lk_f32_to_f16_ieee(a.x[l_]);
     return r;
 }
 WF U pack_halves(const F &lo, const F &hi) {
@@ -339,20 +324,9 @@ WF P offset(const P &p, const U &n) {
     LK_LANES r.x[l_] = p.x[l_] + n.x[l_];
     return r;
 }
-WF P opaque(const P &p) { return p; }
 WF P ldtabp(uint64_t table, const U &index) {
     P r;
     LK_LANES memcpy(&r.x[l_], (const char *)table + 8 * (size_t)index.x[l_], 8);
-    return r;
-}
-WF U ldtab(const int32_t *t, const U &i) {
-    U r;
-    LK_LANES r.x[l_] = (uint32_t)t[i.x[l_]];
-    return r;
-}
-WF U ldtab2(const M &first, const int32_t *a, const int32_t *b, const U &i) {
-    U r;
-    LK_LANES r.x[l_] = (uint32_t)(first.x[l_] ? a : b)[i.x[l_]];
     return r;
 }
 WF F ldgf(const float *p, const U &i) {
@@ -395,13 +369,6 @@ WF void stgf_if(const M &m, float *p, const U &i, const F &x) {
     LK_LANES if (m.x[l_]) p[i.x[l_]] = x.x[l_];
 }
 WF void stg32(char *b, const U &o, const U &x) { LK_LANES memcpy(b + o.x[l_], &x.x[l_], 4); }
-WF void stg16(char *b, const U &o, const U &x) {
-    LK_LANES {
-        uint16_t h = (uint16_t)x.x[l_];
-        memcpy(b + o.x[l_], &h, 2);
-    }
-}
-WF void stg8(char *b, const U &o, const U &x) { LK_LANES b[o.x[l_]] = (char)x.x[l_]; }
 WF uint32_t warp_ticket(uint32_t *p) {
     return ((std::atomic<uint32_t> *)p)->fetch_add(1, std::memory_order_acq_rel);
 }

@@ -223,7 +223,8 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
     for (int i = 0; i < c->n_planned; i++) {
         struct lk_checkpoint at, *planned = &c->planned[i];
         bool made = lk_checkpoint_alloc(s, planned->n_tok, false, &at),
-             ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache);
+             ok = made && lk_cache_join_part(at.cache, s->cache, planned->cache) &&
+                  !lk_pool_take_fault(&planned->cache->pool);
         if (!lk_agree_all(s->model, ok)) {
             if (made) lk_checkpoint_free(s, &at);
             continue;
@@ -328,6 +329,7 @@ static void write_checkpoint(const struct lk_session *s, const struct lk_checkpo
                       lk_absorb_saved_bytes(s->absorb));
     if (saving->ok && saving->writer) saving->ok = lk_cache_write_counts(at->cache, saving->writer);
     lk_cache_write_part(at->cache, later, saving);
+    lk_arena_note(&s->cache->pool.arena, lk_pool_take_fault(&at->cache->pool));
 }
 
 bool lk_checkpoints_write(const struct lk_session *s, struct lk_saving *saving) {
@@ -464,7 +466,8 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
             lk_restoring_get(l->from, absorbed, lk_absorb_saved_bytes(s->absorb));
         }
         lk_restoring_get(l->from, l->counts, l->n_counts);
-        ok = !l->from->lost && lk_cache_restore_part(out->cache, l->counts, l->from);
+        ok = !l->from->lost && lk_cache_restore_part(out->cache, l->counts, l->from) &&
+             !lk_pool_take_fault(&out->cache->pool);
         if (lk_agree_all(s->model, ok && !l->from->lost)) return true;
     }
     if (made) lk_checkpoint_free(s, out);

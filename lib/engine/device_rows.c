@@ -327,10 +327,18 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
         status = lk_cache_age_by(list, k / 2, kv->side, NULL);
     }
     lk_moves_run(list);
-    if (!status) status = cache->shape.device->call->sync(cache->shape.device, NULL);
-    for (int side = 0; side < 2; side++) {
-        if (!status) status = cache->device_failed[side];
-        cache->device_failed[side] = LK_OK;
-    }
+    lk_status fault = lk_device_settle(seq->session, NULL);
+    if (!status) status = fault;
     if (status) seq->failed = status;
+}
+
+lk_status lk_device_settle(struct lk_session *s, lk_err *err) {
+    struct lk_device *device = s->rows.device;
+    if (!device) return LK_OK;
+    lk_status status = device->call->sync(device, NULL);
+    lk_status fault = lk_pool_take_fault(&s->cache->pool);
+    if (!status) status = fault;
+    if (status == LK_E_NOMEM) return lk_fail(err, status, "out of memory of %s", device->name);
+    if (!status) return LK_OK;
+    return lk_fail(err, LK_E_IO, "the device %s has failed; open the model again", device->name);
 }

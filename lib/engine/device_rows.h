@@ -70,4 +70,8 @@ void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last);
 /* Age the rows of all layers, and wait for the device. scratch: lk_moves_scratch_floats. */
 void lk_device_age(struct lk_seq *seq, float *scratch);
 
+/* Wait until the session's rows on its device are as the host has ordered. LK_E_NOMEM or LK_E_IO if
+ * a command has failed: the rows are not to be used then. */
+lk_status lk_device_settle(struct lk_session *session, lk_err *err);
+
 #endif

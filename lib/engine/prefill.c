@@ -322,6 +322,7 @@ static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
         else if (selects_rows(session[i]))
             status = prefill_group(&p, err);
     }
+    for (size_t i = 0; !status && i < n; i++) status = lk_device_settle(session[i], err);
     lk_release(ledger, LK_FOR_OTHER, group, n * sizeof *group);
     for (size_t i = 0; i < n; i++) {
         if (status) lk_session_drop_tokens(session[i]);

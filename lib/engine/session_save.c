@@ -112,7 +112,11 @@ static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const
         lk_agree_all(s->model, false); /* the others send nothing */
         return status;
     }
-    if (!write_all(s, sampler, f.file))
+    bool ok = write_all(s, sampler, f.file);
+    lk_status fault = lk_device_settle((struct lk_session *)s, err); /* rows that were not read */
+    if (fault)
+        status = fault;
+    else if (!ok)
         status = lk_is_lost(s->model)
                      ? lk_fail_lost(err)
                      : lk_fail(err, LK_E_IO, "cannot write %s: %s", f.temporary, strerror(errno));
@@ -336,6 +340,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
         status = lk_cache_restore_counts(s->cache, saved->section[LK_SECTION_COUNTS], &why);
     status = lk_agree(s->model, status, &why);
     if (!status && !lk_cache_restore_rows(s->cache, &rows)) status = lk_fail_lost(&why);
+    if (!status) status = lk_device_settle(s, &why);
     if (status) {
         lk_session_drop_tokens(s);
         return lk_fail(err, status, "%s", why.msg);

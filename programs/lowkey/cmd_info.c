@@ -17,21 +17,11 @@ static json_t *tuned_json(const lk_model *model) {
     return list;
 }
 
-static json_t *devices_json(void) {
+/* The devices of a list: lk_device_list, or lk_weight_device_list. */
+static json_t *devices_json(bool (*list_device)(size_t index, lk_device_info *out)) {
     json_t *list = json_array();
     lk_device_info d;
-    for (size_t i = 0; lk_device_list(i, &d); i++)
-        json_array_append_new(list, json_pack("{s:s s:s s:I s:I}", "name", d.name, "text", d.text,
-                                              "memory_bytes", (json_int_t)d.memory_bytes,
-                                              "free_bytes", (json_int_t)d.free_bytes));
-    return list;
-}
-
-/* The devices that can hold weights. */
-static json_t *weight_devices_json(void) {
-    json_t *list = json_array();
-    lk_device_info d;
-    for (size_t i = 0; lk_weight_device_list(i, &d); i++)
+    for (size_t i = 0; list_device(i, &d); i++)
         json_array_append_new(list, json_pack("{s:s s:s s:I s:I}", "name", d.name, "text", d.text,
                                               "memory_bytes", (json_int_t)d.memory_bytes,
                                               "free_bytes", (json_int_t)d.free_bytes));
@@ -52,8 +42,9 @@ static int print_json(const lk_model *model, const lk_model_info *m, const char 
                   "n_head_kv", m->n_head_kv, "d_head", m->d_head, "n_vocab", m->n_vocab,
                   "n_ctx_train", m->n_ctx_train, "n_swa", m->n_swa, "kernels", m->kernels,
                   "n_threads", m->n_threads, "n_cores", cpus.online, "n_allowed", cpus.allowed,
-                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices", devices_json(),
-                  "weight_devices", weight_devices_json(), "device", m->device, "device_layers",
+                  "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices",
+                  devices_json(lk_device_list), "weight_devices",
+                  devices_json(lk_weight_device_list), "device", m->device, "device_layers",
                   m->n_device_layers, "device_weight_bytes", (json_int_t)m->device_weight_bytes),
         false);
 }

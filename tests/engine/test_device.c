@@ -278,11 +278,97 @@ static void test_refusals(void **state) {
     lk_model_free(model);
 }
 
+/* ---- a device that fails ---- */
+
+enum command { UPLOAD, DOWNLOAD, COPY, CLEAR, MOVE, N_COMMAND };
+
+static struct {
+    const struct lk_device_functions *real;
+    enum command command;
+    int left; /* commands of this kind before the one that fails; negative: none fails */
+} faults;
+
+static bool fails(enum command command) {
+    return command == faults.command && faults.left >= 0 && faults.left-- == 0;
+}
+static lk_status upload(struct lk_device *d, uint64_t to, const void *from, size_t n, lk_err *err) {
+    return fails(UPLOAD) ? LK_E_IO : faults.real->upload(d, to, from, n, err);
+}
+static lk_status download(struct lk_device *d, void *to, uint64_t from, size_t n, lk_err *err) {
+    return fails(DOWNLOAD) ? LK_E_IO : faults.real->download(d, to, from, n, err);
+}
+static lk_status copy(struct lk_device *d, uint64_t to, uint64_t from, size_t n, lk_err *err) {
+    return fails(COPY) ? LK_E_IO : faults.real->copy(d, to, from, n, err);
+}
+static lk_status clear(struct lk_device *d, uint64_t to, size_t n, lk_err *err) {
+    return fails(CLEAR) ? LK_E_IO : faults.real->clear(d, to, n, err);
+}
+static lk_status move(struct lk_device *d, const struct lk_device_move *m, const struct lk_move *h,
+                      size_t n, lk_err *err) {
+    return fails(MOVE) ? LK_E_IO : faults.real->move(d, m, h, n, err);
+}
+
+/* A prompt, a step, a copy that goes another way, a file, and the file again. Returns the first
+ * status that is not 0. */
+static lk_status use_session(lk_session *s, lk_session *other, const int32_t *tok,
+                             const char *path) {
+    lk_status status = lk_session_sync(s, tok, PROMPT, NULL, NULL);
+    for (int i = 0; i < 40 && !status; i++)
+        status = lk_session_eval(s, tok + PROMPT + i, 1, false, NULL);
+    if (!status) status = lk_session_copy(other, s, NULL);
+    if (!status) status = lk_session_eval(other, tok, 40, false, NULL);
+    if (!status) status = lk_session_eval(s, tok + 40, 40, false, NULL);
+    if (!status) status = lk_session_save(s, NULL, path, NULL);
+    if (!status) status = lk_session_load(s, NULL, path, NULL);
+    return status;
+}
+
+/* Whichever command fails, a call returns an error, and the session works afterwards. */
+static void test_faults(void **state) {
+    lk_model *model = open_preset("llama", CTX, 2);
+    lk_recipe *recipe;
+    int32_t tok[CTX];
+    char path[] = "/tmp/lowkey-test-device-XXXXXX";
+    close(mkstemp(path));
+    random_tokens(tok, CTX, model, 11);
+    assert_int_equal(lk_recipe_parse(&recipe, "h2o", NULL), LK_OK);
+    lk_session *s = new_session(model, recipe, &on_device),
+               *other = new_session(model, recipe, &on_device);
+    struct lk_device_functions failing = *s->rows.device->call;
+    faults.real = s->rows.device->call;
+    failing.upload = upload, failing.download = download, failing.copy = copy;
+    failing.clear = clear, failing.move = move;
+    s->rows.device->call = &failing;
+    int n_failed = 0;
+    for (int c = 0; c < N_COMMAND; c++)
+        for (int nth = 0, last = 0; !last; nth += 1 + nth / 2) {
+            unlink(path);
+            faults.command = (enum command)c, faults.left = nth;
+            lk_status status = use_session(s, other, tok, path);
+            last = faults.left >= 0; /* there were fewer commands */
+            faults.left = -1;
+            if ((status == LK_OK) != last)
+                fail_msg("command %d, number %d: status %d", c, nth, status);
+            n_failed += !last;
+            if (!status) continue;
+            lk_status again = use_session(s, other, tok, path);
+            if (again) fail_msg("command %d, number %d: then status %d", c, nth, again);
+        }
+    assert_true(n_failed > 20);
+    s->rows.device->call = faults.real;
+    unlink(path);
+    lk_session_free(s);
+    lk_session_free(other);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_logits), cmocka_unit_test(test_emulated),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_batch),
         cmocka_unit_test(test_memory),      cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
