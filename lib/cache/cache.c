@@ -133,7 +133,7 @@ static void free_device_room(struct lk_cache *cache) {
         if (cache->command[side])
             lk_release(cache->ledger, LK_FOR_SCRATCH, cache->command[side],
                        LK_LIST_MOVES * sizeof *cache->command[side]);
-        lk_cache_free_stage(cache, side);
+        lk_cache_free_staging(cache, side);
     }
     if (cache->sigma_bytes == 0) return;
     device->call->free(device, cache->sigma_at, cache->sigma_bytes);
@@ -264,7 +264,7 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
     }
     kv->n_tok += n;
     if (cache->shape.device && !kv->is_elsewhere) {
-        x = lk_cache_stage(cache, side, x, n, lk_kv_width(kv));
+        x = lk_cache_upload_rows(cache, side, x, n, lk_kv_width(kv));
         if (!x) return lk_fail(err, LK_E_NOMEM, "no device memory for %lld new rows", (long long)n);
     }
     struct lk_short_list room;

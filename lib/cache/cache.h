@@ -35,7 +35,7 @@ struct lk_cache {
     struct {
         uint64_t at; /* [n_row] rows of all heads on their way to the device; 0: none */
         int64_t n_row;
-    } stage[2];
+    } staging[2];
     char *copy[2]; /* of a block of the device; NULL: the blocks are in the process */
     /* Of a device that takes commands: room for LK_LIST_MOVES of them, for lists that start with K
      * or with V; and the sigma of all kv. */

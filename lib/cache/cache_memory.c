@@ -60,40 +60,40 @@ bool lk_cache_make_writable(struct lk_cache *cache, struct lk_level *level, int6
 
 /* ---- rows on their way to a device ---- */
 
-static size_t stage_bytes(const struct lk_cache *cache, enum lk_side side, int64_t n) {
+static size_t staging_bytes(const struct lk_cache *cache, enum lk_side side, int64_t n) {
     return (size_t)n * lk_cache_width(&cache->shape, side) * sizeof(float);
 }
 
-bool lk_cache_reserve_stage(struct lk_cache *cache, enum lk_side side, int64_t n) {
+bool lk_cache_reserve_staging(struct lk_cache *cache, enum lk_side side, int64_t n) {
     struct lk_device *device = cache->shape.device;
-    if (!device || n <= cache->stage[side].n_row) return true;
-    lk_cache_free_stage(cache, side);
-    if (!lk_ledger_add(cache->shape.device_ledger, LK_FOR_SCRATCH, stage_bytes(cache, side, n)))
+    if (!device || n <= cache->staging[side].n_row) return true;
+    lk_cache_free_staging(cache, side);
+    if (!lk_ledger_add(cache->shape.device_ledger, LK_FOR_SCRATCH, staging_bytes(cache, side, n)))
         return false;
-    cache->stage[side].n_row = n;
-    if (!device->call->alloc(device, stage_bytes(cache, side, n), &cache->stage[side].at, NULL))
+    cache->staging[side].n_row = n;
+    if (!device->call->alloc(device, staging_bytes(cache, side, n), &cache->staging[side].at, NULL))
         return true;
-    lk_cache_free_stage(cache, side);
+    lk_cache_free_staging(cache, side);
     return false;
 }
 
-void lk_cache_free_stage(struct lk_cache *cache, enum lk_side side) {
+void lk_cache_free_staging(struct lk_cache *cache, enum lk_side side) {
     struct lk_device *device = cache->shape.device;
-    size_t size = stage_bytes(cache, side, cache->stage[side].n_row);
+    size_t size = staging_bytes(cache, side, cache->staging[side].n_row);
     if (size == 0) return;
-    if (cache->stage[side].at) device->call->free(device, cache->stage[side].at, size);
+    if (cache->staging[side].at) device->call->free(device, cache->staging[side].at, size);
     lk_ledger_remove(cache->shape.device_ledger, LK_FOR_SCRATCH, size);
-    cache->stage[side].at = 0;
-    cache->stage[side].n_row = 0;
+    cache->staging[side].at = 0;
+    cache->staging[side].n_row = 0;
 }
 
-const float *lk_cache_stage(struct lk_cache *cache, enum lk_side side, const float *x, int64_t n,
-                            size_t width) {
+const float *lk_cache_upload_rows(struct lk_cache *cache, enum lk_side side, const float *x,
+                                  int64_t n, size_t width) {
     struct lk_device *device = cache->shape.device;
-    if (!lk_cache_reserve_stage(cache, side, n)) return NULL;
-    lk_arena_note(&cache->pool.arena, device->call->upload(device, cache->stage[side].at, x,
+    if (!lk_cache_reserve_staging(cache, side, n)) return NULL;
+    lk_arena_note(&cache->pool.arena, device->call->upload(device, cache->staging[side].at, x,
                                                            (size_t)n * width * sizeof *x, NULL));
-    return (const float *)(uintptr_t)cache->stage[side].at;
+    return (const float *)(uintptr_t)cache->staging[side].at;
 }
 
 /* ---- reservations ---- */
@@ -180,7 +180,7 @@ lk_status lk_cache_prepare(struct lk_cache *cache, int layer0, int layer1, int64
     bool ok = true;
     for (int i = 2 * layer0; ok && i < 2 * layer1; i++)
         ok = reserve_kv(cache, lk_cache_kv(cache, i), &cache->evict[i / 2], n_new, portion);
-    for (int side = 0; ok && side < 2; side++) ok = lk_cache_reserve_stage(cache, side, portion);
+    for (int side = 0; ok && side < 2; side++) ok = lk_cache_reserve_staging(cache, side, portion);
     if (ok && lk_pool_commit(&cache->pool)) return LK_OK;
     lk_pool_unreserve(&cache->pool);
     lk_pool_trim(&cache->pool);

@@ -34,13 +34,13 @@ void lk_cache_trim(struct lk_cache *cache);
 
 /* Room on the device for n rows of all heads of K or V; false without memory. Without a device it
  * does nothing. */
-bool lk_cache_reserve_stage(struct lk_cache *cache, enum lk_side side, int64_t n);
-void lk_cache_free_stage(struct lk_cache *cache, enum lk_side side);
+bool lk_cache_reserve_staging(struct lk_cache *cache, enum lk_side side, int64_t n);
+void lk_cache_free_staging(struct lk_cache *cache, enum lk_side side);
 
 /* Upload n rows x of all heads, `width` floats each. Returns their address in the memory of the
  * device, for moves; NULL without memory. */
-const float *lk_cache_stage(struct lk_cache *cache, enum lk_side side, const float *x, int64_t n,
-                            size_t width);
+const float *lk_cache_upload_rows(struct lk_cache *cache, enum lk_side side, const float *x,
+                                  int64_t n, size_t width);
 
 /* Allocate the blocks that the counts of a layer, which has none yet, require. After LK_E_NOMEM
  * the cache must be cleared. */

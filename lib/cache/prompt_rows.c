@@ -28,7 +28,7 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
         lk_evict_append(&cache->evict[layer], n_tok - kv->first, kv->first);
     }
     for (int side = 0; side < 2; side++)
-        if (!lk_cache_reserve_stage(cache, side, LK_MAX_MOVE))
+        if (!lk_cache_reserve_staging(cache, side, LK_MAX_MOVE))
             return lk_fail(err, LK_E_NOMEM, "no device memory for a prompt's rows");
     return lk_cache_alloc_blocks(cache, layer, err);
 }
@@ -128,7 +128,7 @@ static void move_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t 
             lk_kv_read(&(struct lk_row_range){exact, 0, pos, n_left + n}, head, cache->kernels,
                        kv->rows + (size_t)head * kv->d_head, width);
         struct lk_move m = {.kv = kv,
-                            .x = lk_cache_stage(cache, kv->side, kv->rows, n_left + n, width),
+                            .x = lk_cache_upload_rows(cache, kv->side, kv->rows, n_left + n, width),
                             .to = i,
                             .n = n_left + (int)n,
                             .end_part = kv->level[i].n_part,
