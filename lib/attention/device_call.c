@@ -39,7 +39,7 @@ static bool mixes_sigma(const struct lk_kv *kv) {
 
 const char *lk_attn_device_refuses(const struct lk_attn *attn) {
     const struct lk_kv *side[] = {attn->k, attn->v};
-    if (attn->read > 0) return "a share of the tiles is read (read N%)";
+    if (attn->read > 0 && attn->read < 1) return "a share of the tiles is read (read N%)";
     if (attn->d_head > LK_DEVICE_MAX_HEAD) return "heads have too many channels";
     for (int s = 0; s < 2; s++) {
         const struct lk_kv *kv = side[s];

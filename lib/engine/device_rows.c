@@ -70,7 +70,7 @@ lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
                                     .d_rope = hp->d_rope,
                                     .group = hp->n_head / n_kv,
                                     .absorbs = s->recipe->absorbs,
-                                    .reads_share = s->recipe->read > 0,
+                                    .reads_share = s->recipe->read > 0 && s->recipe->read < 1,
                                     .divided = !lk_net_has_all(net) || s->model->peers,
                                     .alibi = hp->alibi_max_bias > 0,
                                     .softcap = hp->attn_softcap > 0};

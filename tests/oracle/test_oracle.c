@@ -287,6 +287,8 @@ static void print_totals(const struct totals *t, double seconds) {
     if (sessions.name)
         printf("%d sessions on the device %s, %d in RAM because it refused them\n",
                sessions.n_there, sessions.name, sessions.n_refused);
+    for (int i = 0; i < MAX_REFUSALS && sessions.refusal[i].n > 0; i++)
+        printf("  refused %d: %s\n", sessions.refusal[i].n, sessions.refusal[i].reason);
 }
 
 int main(int argc, char **argv) {

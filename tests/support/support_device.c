@@ -3,10 +3,28 @@
  * device. Sessions that it refuses are in RAM. */
 #include "support_device.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static atomic_int n_there, n_refused;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct device_sessions sessions;
+
+static void count(const char *refusal) {
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    sessions.n_there += !refusal;
+    sessions.n_refused += refusal != NULL;
+    while (refusal && i < MAX_REFUSALS && sessions.refusal[i].n > 0 &&
+           strcmp(sessions.refusal[i].reason, refusal) != 0)
+        i++;
+    if (refusal && i < MAX_REFUSALS) {
+        snprintf(sessions.refusal[i].reason, sizeof sessions.refusal[i].reason, "%s", refusal);
+        sessions.refusal[i].n++;
+    }
+    pthread_mutex_unlock(&lock);
+}
 
 lk_status __real_lk_session_new(lk_session **out, lk_model *model, const lk_recipe *recipe,
                                 const lk_session_opts *opts, lk_err *err);
@@ -21,15 +39,24 @@ lk_status __wrap_lk_session_new(lk_session **out, lk_model *model, const lk_reci
     if (opts) own = *opts;
     if (own.device || !device) return __real_lk_session_new(out, model, recipe, opts, err);
     own.device = device;
-    lk_status status = __real_lk_session_new(out, model, recipe, &own, err);
-    if (status != LK_E_UNSUPPORTED) {
-        n_there += !status;
+    static const char refused[] = "cannot hold this session's cache: ";
+    lk_err why = {0};
+    lk_status status = __real_lk_session_new(out, model, recipe, &own, &why);
+    const char *reason = status ? strstr(why.msg, refused) : NULL;
+    if (!reason) {
+        if (!status) count(NULL);
+        if (status && err) *err = why;
         return status;
     }
-    n_refused++;
-    return __real_lk_session_new(out, model, recipe, opts, err);
+    status = __real_lk_session_new(out, model, recipe, opts, err);
+    if (!status) count(reason + strlen(refused));
+    return status;
 }
 
 struct device_sessions count_device_sessions(void) {
-    return (struct device_sessions){getenv("LOWKEY_TEST_DEVICE"), n_there, n_refused};
+    pthread_mutex_lock(&lock);
+    struct device_sessions all = sessions;
+    pthread_mutex_unlock(&lock);
+    all.name = getenv("LOWKEY_TEST_DEVICE");
+    return all;
 }
