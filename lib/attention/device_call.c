@@ -4,6 +4,7 @@
 #include "attention/attn_item.h"
 #include "codec/hadamard.h"
 #include "codec/rot.h"
+#include "device/moves.h"
 
 #include <string.h>
 
@@ -37,6 +38,35 @@ static bool mixes_sigma(const struct lk_kv *kv) {
     return seen[0] && seen[1];
 }
 
+int lk_attn_device_ranges(const struct lk_attn *attn) {
+    return (mixes_sigma(attn->k) ? 2 : 1) * (mixes_sigma(attn->v) ? 2 : 1);
+}
+
+/* The range of the rows that are in these levels of K and V. */
+static int range_of(const struct lk_attn *attn, int k_level, int v_level) {
+    const struct lk_codec *k = &attn->k->rule[k_level].codec, *v = &attn->v->rule[v_level].codec;
+    int range = mixes_sigma(attn->k) && k->sigma;
+    return mixes_sigma(attn->v) ? 2 * range + (v->sigma != 0) : range;
+}
+
+static bool level_shifts(const struct lk_attn *attn, int level) {
+    return attn->k->rule[level].shift && attn->rope;
+}
+
+bool lk_attn_device_shifts(const struct lk_attn *attn) {
+    bool any = false;
+    for (int i = 0; i < attn->k->n_level; i++) any |= level_shifts(attn, i);
+    return any;
+}
+
+void lk_attn_shift_queries(const struct lk_attn *attn, float *out) {
+    struct lk_rope_phase phase = {.set = false};
+    lk_rope_phase_set(attn->rope, &phase, attn->k->first);
+    for (int i = 0; i < attn->n_tok * attn->n_head; i++)
+        lk_rope_unrotate_query(attn->rope, &phase, attn->q + (size_t)i * attn->d_head, attn->d_head,
+                               out + (size_t)i * attn->d_head);
+}
+
 const char *lk_attn_device_refuses(const struct lk_attn *attn) {
     const struct lk_kv *side[] = {attn->k, attn->v};
     if (attn->read > 0 && attn->read < 1) return "a share of the tiles is read (read N%)";
@@ -46,11 +76,9 @@ const char *lk_attn_device_refuses(const struct lk_attn *attn) {
         if (lk_kv_is_divided(kv) || kv->is_elsewhere) return "several processes share the rows";
         if (kv->evict && attn->alibi_max_bias > 0) return "rows are evicted in a model with ALiBi";
         if (kv->d_head % 8 != 0) return "heads are not a multiple of 8 channels";
-        if (mixes_sigma(kv)) return "some levels are rotated with sigma and some without";
         for (int i = 0; i < kv->n_level; i++) {
             if (kv->rule[i].codec.coding == LK_ADDED) return "a codec is the program's own";
             if (kv->level[i].basis) return "rows are latents";
-            if (kv->rule[i].shift) return "sinks keep their distance (shift)";
             if (s == LK_V && attn->d_rope > 0 && kv->rule[i].codec.mean)
                 return "values that are keys too have a mean";
         }
@@ -133,51 +161,185 @@ static void put_side(struct packet *p, const struct lk_kv *kv, struct lk_device_
         memcpy(to + h * row, equalizer->sigma + (size_t)h * equalizer->stride, row);
 }
 
-/* Cut the positions that are seen where K or V changes its level. */
-static void cut(const struct lk_kv *k, const struct lk_kv *v, int64_t from, int64_t query,
-                const struct lk_device_rows *rows[2], struct lk_device_attend *call) {
-    struct lk_kv_span a = lk_kv_spans(k), b = lk_kv_spans(v);
-    int64_t end = k->n_tok;
-    bool more = lk_kv_next_span(k, from, end, &a) && lk_kv_next_span(v, from, end, &b);
-    while (more) {
-        int64_t stop = a.end < b.end ? a.end : b.end;
-        struct lk_device_segment *s = &call->segment[call->n_segment++];
-        s->k = rows[LK_K][a.level], s->v = rows[LK_V][b.level];
-        s->k.first = (uint32_t)(k->count[a.level].skip + from - a.first);
-        s->v.first = (uint32_t)(v->count[b.level].skip + from - b.first);
-        s->n_row = (int32_t)(stop - from);
-        s->before = s->distance = (int32_t)(query - from);
-        from = stop;
-        if (a.end == stop) more = lk_kv_next_span(k, from, end, &a);
-        if (more && b.end == stop) more = lk_kv_next_span(v, from, end, &b);
-    }
+/* Successive rows in one level of K and one of V. */
+struct piece_rows {
+    struct lk_kv_span k, v;
+    int64_t from, end;
+};
+
+/* The next ones, from `rows->end` on; false at the end. Start with lk_kv_spans and from == end. */
+static bool next_rows(const struct lk_attn *attn, struct piece_rows *rows) {
+    const struct lk_kv *k = attn->k, *v = attn->v;
+    bool first = rows->k.level < 0;
+    int64_t from = rows->end, end = k->n_tok;
+    if ((first || rows->k.end == from) && !lk_kv_next_span(k, from, end, &rows->k)) return false;
+    if ((first || rows->v.end == from) && !lk_kv_next_span(v, from, end, &rows->v)) return false;
+    rows->from = from;
+    rows->end = rows->k.end < rows->v.end ? rows->k.end : rows->v.end;
+    return true;
 }
 
-size_t lk_attn_device_call(const struct lk_attn *attn, int token, int n, uint64_t at, char *packet,
-                           struct lk_device_attend *call) {
-    const struct lk_kv *k = attn->k, *v = attn->v;
-    struct packet p = {at, packet, 0};
-    struct lk_device_rows k_rows[LK_MAX_KV_LEVEL] = {0}, v_rows[LK_MAX_KV_LEVEL] = {0};
-    const struct lk_device_rows *rows[2] = {k_rows, v_rows};
-    memset(call, 0, sizeof *call);
-    size_t first = (size_t)token * attn->n_head;
-    call->q = (uint64_t)(uintptr_t)(attn->q + first * (attn->d_head + attn->d_rope));
-    call->partial = (uint64_t)(uintptr_t)(attn->partial + first * (attn->d_head + LK_ATTN_SUMS));
-    call->n_tok = n, call->n_head = attn->n_head, call->n_head_kv = attn->n_head_kv;
-    call->d_head = attn->d_head, call->d_rope = attn->d_rope;
-    call->window = k->n_swa, call->scale = attn->scale, call->softcap = attn->softcap;
-    put_side(&p, k, k_rows, &call->k_sigma);
-    put_side(&p, v, v_rows, &call->v_sigma);
-    call->levels = put(&p, lk_trellis_table, sizeof lk_trellis_table);
-    set_rotation(&p, attn->d_rope > 0 ? attn->d_rope : attn->d_head, &call->k_rotation);
-    set_rotation(&p, attn->d_head, &call->v_rotation);
+/* The position of a piece's first token, and the first row that it sees. */
+static int64_t first_query(const struct lk_attn *attn, int token) {
+    return attn->k->n_tok - attn->n_tok + token;
+}
+static int64_t first_seen(const struct lk_attn *attn, int token) {
+    const struct lk_kv *k = attn->k;
+    int64_t oldest = first_query(attn, token) - k->n_swa + 1;
+    return k->n_swa > 0 && oldest > k->first ? oldest : k->first;
+}
+
+/* Positions between rows->from and the first token, as ALiBi counts them. Without evictions. */
+static int64_t distance_of(const struct lk_attn *attn, const struct piece_rows *rows,
+                           int64_t query) {
+    const struct lk_kv *k = attn->k;
+    int level = rows->k.level;
+    if (k->evict) return query - rows->from; /* refused with ALiBi */
+    return query - lk_kv_position(k, level, rows->from - rows->k.first, 0) -
+           (k->rule[level].shift ? k->first : 0);
+}
+
+/* Rows of a level, from row `from` of the call on. */
+static uint32_t row_in_table(const struct lk_kv *kv, const struct lk_kv_span *span, int64_t from) {
+    return (uint32_t)(kv->count[span->level].skip + from - span->first);
+}
+
+/* What all commands of a call read: where it is, or will be. */
+struct packet_parts {
+    struct lk_device_rows rows[2][LK_MAX_KV_LEVEL];
+    uint64_t sigma[2], levels, slope, sink;
+    struct lk_device_rotation rotation[2];
+};
+
+static struct packet_parts put_parts(struct packet *p, const struct lk_attn *attn) {
+    struct packet_parts parts = {0};
+    const struct lk_kv *side[] = {attn->k, attn->v};
+    for (int s = 0; s < 2; s++) put_side(p, side[s], parts.rows[s], &parts.sigma[s]);
+    parts.levels = put(p, lk_trellis_table, sizeof lk_trellis_table);
+    set_rotation(p, attn->d_rope > 0 ? attn->d_rope : attn->d_head, &parts.rotation[LK_K]);
+    set_rotation(p, attn->d_head, &parts.rotation[LK_V]);
     if (attn->alibi_max_bias > 0) {
-        float *slope = take(&p, (size_t)attn->n_head * sizeof *slope, &call->slope);
+        float *slope = take(p, (size_t)attn->n_head * sizeof *slope, &parts.slope);
         for (int h = 0; slope && h < attn->n_head; h++)
             slope[h] = lk_alibi_slope(h, attn->n_head, attn->alibi_max_bias);
     }
-    int64_t query = k->n_tok - attn->n_tok + token, from = k->first;
-    if (k->n_swa > 0 && query - k->n_swa + 1 > from) from = query - k->n_swa + 1;
-    cut(k, v, from, query, rows, call);
+    if (attn->sink) parts.sink = put(p, attn->sink, (size_t)attn->n_head * sizeof *attn->sink);
+    return parts;
+}
+
+/* Address of the queries of a token, and of its partials of a range. */
+static uint64_t queries_at(const struct lk_attn *attn, bool shifted, int token) {
+    size_t row = (size_t)(shifted ? attn->n_tok + token : token) * attn->n_head;
+    return (uint64_t)(uintptr_t)(attn->q + row * (attn->d_head + attn->d_rope));
+}
+static uint64_t partials_at(const struct lk_attn *attn, int range, int token) {
+    size_t row = ((size_t)range * attn->n_tok + token) * attn->n_head;
+    return (uint64_t)(uintptr_t)(attn->partial + row * (attn->d_head + LK_ATTN_SUMS));
+}
+
+static bool uses_sigma(const struct lk_attn *attn, enum lk_side side, int range) {
+    const struct lk_kv *kv = side == LK_K ? attn->k : attn->v;
+    if (!mixes_sigma(kv)) return true;
+    return side == LK_K && mixes_sigma(attn->v) ? range / 2 : range % 2;
+}
+
+size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
+                           uint64_t at, char *packet, struct lk_device_attend *call) {
+    struct packet p = {at, packet, 0};
+    struct packet_parts parts = put_parts(&p, attn);
+    int64_t query = first_query(attn, piece->token), from = first_seen(attn, piece->token);
+    *call = (struct lk_device_attend){
+        .q = queries_at(attn, false, piece->token),
+        .q_shifted = lk_attn_device_shifts(attn) ? queries_at(attn, true, piece->token) : 0,
+        .partial = partials_at(attn, piece->range, piece->token),
+        .k_sigma = uses_sigma(attn, LK_K, piece->range) ? parts.sigma[LK_K] : 0,
+        .v_sigma = uses_sigma(attn, LK_V, piece->range) ? parts.sigma[LK_V] : 0,
+        .levels = parts.levels,
+        .slope = parts.slope,
+        .n_tok = piece->n,
+        .n_head = attn->n_head,
+        .n_head_kv = attn->n_head_kv,
+        .d_head = attn->d_head,
+        .d_rope = attn->d_rope,
+        .window = attn->k->n_swa,
+        .scale = attn->scale,
+        .softcap = attn->softcap,
+        .k_rotation = parts.rotation[LK_K],
+        .v_rotation = parts.rotation[LK_V]};
+    struct piece_rows rows = {lk_kv_spans(attn->k), lk_kv_spans(attn->v), from, from};
+    while (next_rows(attn, &rows)) {
+        if (range_of(attn, rows.k.level, rows.v.level) != piece->range) continue;
+        struct lk_device_segment *s = &call->segment[call->n_segment++];
+        *s = (struct lk_device_segment){.k = parts.rows[LK_K][rows.k.level],
+                                        .v = parts.rows[LK_V][rows.v.level],
+                                        .n_row = (int32_t)(rows.end - rows.from),
+                                        .before = (int32_t)(query - rows.from),
+                                        .distance = (int32_t)distance_of(attn, &rows, query),
+                                        .shifted = level_shifts(attn, rows.k.level)};
+        s->k.first = row_in_table(attn->k, &rows.k, rows.from);
+        s->v.first = row_in_table(attn->v, &rows.v, rows.from);
+    }
     return p.n;
+}
+
+/* ---- weights of rows ---- */
+
+/* Rows of a level for a command that decodes them, from part `part` on. */
+static struct lk_device_move_rows move_rows(const struct lk_kv *kv, int level, int part,
+                                            uint64_t table, uint32_t first, uint64_t sigma) {
+    const struct lk_level *l = &kv->level[level];
+    struct lk_part p = lk_kv_part(kv, level, part);
+    struct lk_device_move_rows rows = {.at = table,
+                                       .part_bytes = l->head_bytes,
+                                       .offset = lk_level_part_offset(l, part),
+                                       .first = first};
+    (void)lk_device_packing_of(&p, &rows.coding);
+    if (!p.codec->sigma) return rows;
+    rows.sigma = sigma + (uint64_t)part * kv->d_head * sizeof(float);
+    rows.sigma_stride = kv->d_head;
+    return rows;
+}
+
+size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool last, uint64_t at,
+                              uint64_t scores, struct lk_device_weigh *out) {
+    struct packet p = {at, NULL, 0};
+    struct packet_parts parts = put_parts(&p, attn);
+    const struct lk_kv *k = attn->k, *v = attn->v;
+    int64_t query = first_query(attn, token), from = first_seen(attn, token);
+    size_t n_out = 0, wide = (size_t)attn->d_head + LK_ATTN_SUMS;
+    struct piece_rows rows = {lk_kv_spans(k), lk_kv_spans(v), from, from};
+    while (next_rows(attn, &rows)) {
+        int kl = rows.k.level, vl = rows.v.level, n_part = is_uniform(k, kl) ? k->n_head : 1;
+        for (int part = 0; part < k->n_head; part += n_part, n_out++) {
+            if (!out) continue;
+            out[n_out] = (struct lk_device_weigh){
+                .q = queries_at(attn, level_shifts(attn, kl), token),
+                .partial = partials_at(attn, 0, token),
+                .sink = parts.sink,
+                .slope = parts.slope,
+                .score = scores + (uint64_t)(rows.from - k->first) * k->n_head * sizeof(float),
+                .k = move_rows(k, kl, part, parts.rows[LK_K][kl].table,
+                               row_in_table(k, &rows.k, rows.from), parts.sigma[LK_K]),
+                .range_stride = (int64_t)attn->n_tok * attn->n_head * (int64_t)wide,
+                .stride = (int32_t)wide,
+                .at = attn->d_head,
+                .n_range = lk_attn_device_ranges(attn),
+                .n_row = (int32_t)(rows.end - rows.from),
+                .n_tok = n,
+                .n_head = attn->n_head,
+                .n_head_kv = attn->n_head_kv,
+                .first_part = part,
+                .n_part = n_part,
+                .before = (int32_t)(query - rows.from),
+                .window = k->n_swa,
+                .distance = (int32_t)distance_of(attn, &rows, query),
+                .last = last,
+                .scale = attn->scale,
+                .softcap = attn->softcap};
+            if (attn->d_rope > 0)
+                out[n_out].v = move_rows(v, vl, part, parts.rows[LK_V][vl].table,
+                                         row_in_table(v, &rows.v, rows.from), parts.sigma[LK_V]);
+        }
+    }
+    return n_out;
 }

@@ -6,12 +6,15 @@
 
 /* ---- weights ---- */
 
-/* Score of a row, which is one column of the tile, for query head h of token t. distance: positions
- * from the row to the token. */
-WF float weigh_score(const lk_device_weigh &w, const float *q, const float *x, int h,
+/* Score of a row for query head h of token t: k and v are its columns of the tiles. distance:
+ * positions from the row to the token. */
+WF float weigh_score(const lk_device_weigh &w, int t, int h, const float *k, const float *v,
                      int distance) {
+    int d = w.k.coding.d, d_v = w.v.coding.d;
+    const float *q = at<const float>(w.q) + ((size_t)t * w.n_head + h) * (size_t)(d_v + d);
     float dot = 0;
-    for (int c = 0; c < w.k.coding.d; c++) dot += q[c] * x[c * TILE_STRIDE];
+    for (int c = 0; c < d_v; c++) dot += q[c] * v[c * TILE_STRIDE];
+    for (int c = 0; c < d; c++) dot += q[d_v + c] * k[c * TILE_STRIDE];
     float s = dot * w.scale;
     if (w.softcap > 0) s = w.softcap * tanhf(s / w.softcap);
     if (w.slope) s -= at<const float>(w.slope)[h] * (float)distance;
@@ -38,10 +41,11 @@ WF softmax join_ranges(const lk_device_weigh &w, int t, int h) {
 
 /* Item `item` of `w`: 32 rows of a KV head. */
 WF void weigh_item(const lk_device_weigh &w, int item, char *shared) {
-    tile_memory m = tile_at(shared, w.k.coding.d);
-    int head_kv = item % w.n_head_kv, i0 = item / w.n_head_kv * TILE_ROWS;
+    tile_memory k = tile_at(shared, w.k.coding.d), v = tile_at(shared + w.v_at, w.v.coding.d);
+    int part = item % w.n_part, i0 = item / w.n_part * TILE_ROWS, head_kv = w.first_part + part;
     int n = w.n_row - i0 < TILE_ROWS ? w.n_row - i0 : TILE_ROWS, group = w.n_head / w.n_head_kv;
-    read_rows(w.k, m, head_kv, i0, 0xffffffffu >> (32 - n));
+    read_rows(w.k, k, part, i0, 0xffffffffu >> (32 - n));
+    if (w.v.coding.d > 0) read_rows(w.v, v, part, i0, 0xffffffffu >> (32 - n));
     lanes([&](int i) {
         if (i >= n) return;
         float *score = at<float>(w.score) + (size_t)(i0 + i) * w.n_head_kv + head_kv;
@@ -50,9 +54,8 @@ WF void weigh_item(const lk_device_weigh &w, int item, char *shared) {
             int behind = w.before + t - (i0 + i);
             if (behind < 0 || (w.window && behind >= w.window)) continue;
             for (int h = head_kv * group; h < (head_kv + 1) * group; h++) {
-                const float *q = at<const float>(w.q) + ((size_t)t * w.n_head + h) * w.k.coding.d;
                 softmax all = join_ranges(w, t, h);
-                float s = weigh_score(w, q, m.x + i, h, w.distance + t - (i0 + i));
+                float s = weigh_score(w, t, h, k.x + i, v.x + i, w.distance + t - (i0 + i));
                 sum += expf(s - all.max) * (1 / all.sum);
             }
         }

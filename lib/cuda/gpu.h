@@ -63,9 +63,7 @@ lk_status gpu_run_moves(struct gpu_device *gpu, const struct lk_device_move *mov
 lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
                             lk_err *err);
 
-/* Attention scores of the rows of a call's segments, in their order, are added to scores [rows]
- * [n_head_kv]; last: only the newest token's, in their place. */
-lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_attend *call, bool last,
-                         uint64_t scores, lk_err *err);
+lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_weigh *weigh, size_t n,
+                         lk_err *err);
 
 #endif

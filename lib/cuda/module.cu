@@ -225,12 +225,12 @@ lk_status device_attend(struct lk_device *device, const struct lk_device_attend 
     return gpu_run_attention(gpu, call, n, err);
 }
 
-lk_status device_score(struct lk_device *device, const struct lk_device_attend *call,
-                       const struct lk_attn *, bool last, uint64_t scores, lk_err *err) {
+lk_status device_score(struct lk_device *device, const struct lk_device_weigh *weigh, size_t n,
+                       const struct lk_attn *, bool, uint64_t, lk_err *err) {
     struct gpu_device *gpu = gpu_device_of(device);
     guard locked(gpu->lock);
-    if (!call) return failed(err, LK_E_ARG, "attention scores", "no commands");
-    return gpu_run_scores(gpu, call, last, scores, err);
+    if (!weigh && n > 0) return failed(err, LK_E_ARG, "attention scores", "no commands");
+    return gpu_run_scores(gpu, weigh, n, err);
 }
 
 /* What commands cannot say, by name. */
@@ -241,11 +241,8 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
     if (needs->latents_pre || needs->latents_post) return "rows are latents";
     if (needs->d_head > LK_DEVICE_MAX_HEAD || needs->d_head_swa > LK_DEVICE_MAX_HEAD)
         return "heads have too many channels";
-    if (needs->shift) return "sinks keep their distance (shift)";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";
     if (needs->absorbs) return "evicted rows go into sums";
-    if (needs->scores && needs->d_rope) return "latent attention with a policy that needs scores";
-    if (needs->scores && needs->sinks) return "score sinks with a policy that needs scores";
     return NULL;
 }
 

@@ -239,18 +239,20 @@ struct lk_device_arrive {
 
 /* Attention weights of rows, for policies: `score` [n_row][n_head_kv] += the weights that the rows
  * of a level of K get from the queries, summed over tokens and over the query heads of a KV head
- * (attention/attn_weights.h). */
+ * (attention/attn_weights.h); of the KV heads [first_part, first_part + n_part). */
 struct lk_device_weigh {
-    uint64_t q; /* float [n_tok][n_head][d] */
+    uint64_t q; /* float [n_tok][n_head][d of v + d of k] */
     uint64_t
         partial;    /* float [n_range] of [n_tok][n_head][stride], lk_attn's; maximum and sum at */
     uint64_t sink;  /* float [n_head]: scores in the softmax without a row, or 0 */
     uint64_t slope; /* float [n_head]: of ALiBi, or 0 */
     uint64_t score;
-    struct lk_device_move_rows k; /* one part for each KV head */
+    struct lk_device_move_rows k; /* of the KV heads first_part, ... */
+    struct lk_device_move_rows v; /* latent attention: the same rows of V, which are keys too, to
+                                     be multiplied with the query's first channels; else d is 0 */
     int64_t range_stride;         /* floats from a range to the next one */
     int32_t stride, at;           /* floats of a partial, and before its maximum */
-    int32_t n_range, n_row, n_tok, n_head, n_head_kv;
+    int32_t n_range, n_row, n_tok, n_head, n_head_kv, first_part, n_part;
     int32_t before; /* rows from the first one to the first token's own: row i is seen by token t if
                        i <= before + t and, with a window, i > before + t - window */
     int32_t window; /* 0: none */
@@ -258,6 +260,7 @@ struct lk_device_weigh {
     int32_t last;     /* only the newest token's weights, in place of the old scores */
     float scale, softcap;
     int32_t first_item; /* an item is 32 rows of a KV head (lk_device_weigh_items) */
+    int32_t v_at;       /* bytes of shared memory before the tile of V; set with first_item */
 };
 
 /* ---- LESS: sums that stand for evicted rows (absorb/less.h) ---- */

@@ -37,6 +37,7 @@
 /* lib/device/commands.h: plain data with fixed widths, which kernels read. */
 struct lk_device_move;
 struct lk_device_attend;
+struct lk_device_weigh;
 
 /* The structures of the host that commands were made from (cache/move.h, attention/attention.h).
  * Only a device that computes on the CPU reads them. */
@@ -92,9 +93,11 @@ struct lk_device_functions {
     lk_status (*attend)(struct lk_device *device, const struct lk_device_attend *call,
                         const struct lk_attn *host, size_t n, lk_err *err);
 
-    /* After `attend` of the same call: add the attention scores of the layer's rows to scores
-     * [rows][n_head_kv], in the memory of the device. last: of the newest token's queries only. */
-    lk_status (*score)(struct lk_device *device, const struct lk_device_attend *call,
+    /* After `attend` of the same rows: add the attention weights of a layer's rows to their
+     * scores. weigh: [n], no two of which have the same rows and heads. A device that `uses_host`
+     * adds those of the call `host` to scores [rows][n_head_kv], in its memory; last: of the newest
+     * token's queries only. */
+    lk_status (*score)(struct lk_device *device, const struct lk_device_weigh *weigh, size_t n,
                        const struct lk_attn *host, bool last, uint64_t scores, lk_err *err);
 
     /* Wait until all commands have been executed. */

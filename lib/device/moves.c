@@ -89,20 +89,25 @@ int32_t lk_device_project_items(struct lk_device_project *project, int n) {
     return n_item;
 }
 
-int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n) {
-    int32_t n_item = 0;
-    for (int i = 0; i < n; i++) {
-        weigh[i].first_item = n_item;
-        n_item += weigh[i].n_head_kv * ((weigh[i].n_row + LK_TILE - 1) / LK_TILE);
-    }
-    return n_item;
-}
-
 /* Bytes for rows of d channels, with room for rotations and trellises if `spare`. The layout is
  * tile_at's in lib/cuda/rotate.cuh. */
 static int32_t tile_bytes(int32_t d, bool spare, int32_t q) {
     int32_t n_float = 68 + (d + d / 16 + 2 + (spare ? d : 0)) * (LK_TILE + 1);
     return n_float * (int32_t)sizeof(float) + (q + 15) / 16 * 16;
+}
+
+static int32_t weigh_tile(const struct lk_device_packing *of) {
+    return of->d > 0 ? (tile_bytes(of->d, of->q > 0, of->q) + 15) / 16 * 16 : 0;
+}
+
+int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n) {
+    int32_t n_item = 0;
+    for (int i = 0; i < n; i++) {
+        weigh[i].first_item = n_item;
+        weigh[i].v_at = weigh_tile(&weigh[i].k.coding);
+        n_item += weigh[i].n_part * ((weigh[i].n_row + LK_TILE - 1) / LK_TILE);
+    }
+    return n_item;
 }
 
 int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
@@ -119,7 +124,7 @@ int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
 int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n) {
     int32_t max = 0;
     for (int i = 0; i < n; i++) {
-        int32_t q = weigh[i].k.coding.q, bytes = tile_bytes(weigh[i].k.coding.d, q > 0, q);
+        int32_t bytes = weigh_tile(&weigh[i].k.coding) + weigh_tile(&weigh[i].v.coding);
         if (bytes > max) max = bytes;
     }
     return max;

@@ -52,10 +52,6 @@ static const char *refuses_commands(const struct lk_session *s, int layer) {
     if (s->rows.device->uses_host) return NULL;
     const char *reason = lk_attn_device_refuses(&attn);
     for (int side = 0; side < 2 && !reason; side++) reason = lk_move_refused(&kv[side]);
-    bool scores = kv[LK_K].evict && kv[LK_K].evict->needs_scores;
-    for (int i = 0; i < kv[LK_K].n_level && scores && !reason; i++)
-        if (kv[LK_K].rule[i].n_other > 0 || kv[LK_K].level[i].part)
-            reason = "a policy needs scores of heads with different codecs";
     return reason;
 }
 
@@ -123,6 +119,8 @@ void lk_device_rows_free(struct lk_session *s) {
                (size_t)rows->n_packet * sizeof *rows->packet);
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->making, rows->making_bytes);
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->command, rows->n_command * sizeof *rows->command);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->weigh, rows->n_weigh * sizeof *rows->weigh);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->shifted, rows->n_shifted * sizeof *rows->shifted);
 }
 
 /* Floats of the scores of all rows of a layer after n_tok more tokens, with room to grow. */
@@ -144,7 +142,8 @@ lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_
     if (hp->d_head_swa > d) d = hp->d_head_swa;
     size_t n_score = score_floats(s->cache, seq->n_tok);
     if (n_score > rows->scores.n) n_score += n_score / 8;
-    if (grow_buffer(rows, &rows->q, (size_t)seq->n_tok * hp->n_head * d) &&
+    size_t n_q = (size_t)seq->n_tok * hp->n_head * d;
+    if (grow_buffer(rows, &rows->q, 2 * n_q) && /* 2: rotated back, too */
         grow_buffer(rows, &rows->partial, n_partial) && grow_buffer(rows, &rows->scores, n_score))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory of %s for the attention of %d tokens",
@@ -158,7 +157,20 @@ bool lk_device_has_rows(const struct lk_seq *seq) {
 }
 
 int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn) {
-    return seq->session->rows.device->uses_host ? lk_attn_ranges(attn, attn->k, attn->v) : 1;
+    return seq->session->rows.device->uses_host ? lk_attn_ranges(attn, attn->k, attn->v)
+                                                : lk_attn_device_ranges(attn);
+}
+
+size_t lk_device_partial_floats(const struct lk_session *s, int n_tok) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    int d = hp->d_head_swa > hp->d_head ? hp->d_head_swa : hp->d_head, n_range = 1;
+    if (!s->rows.device || s->rows.device->uses_host) return 0;
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++) {
+        const struct lk_kv *kv = s->cache->kv[layer];
+        struct lk_attn attn = {.k = &kv[LK_K], .v = &kv[LK_V]};
+        if (lk_attn_device_ranges(&attn) > n_range) n_range = lk_attn_device_ranges(&attn);
+    }
+    return (size_t)n_range * n_tok * hp->n_head * (d + LK_ATTN_SUMS);
 }
 
 /* The call with operands on the device. */
@@ -173,10 +185,19 @@ static size_t query_bytes(const struct lk_attn *attn) {
     return (size_t)attn->n_tok * attn->n_head * (attn->d_head + attn->d_rope) * sizeof *attn->q;
 }
 
-/* ---- commands: a call of more than LK_DEVICE_TOKENS tokens is several ---- */
+/* ---- commands: a call of more than LK_DEVICE_TOKENS tokens is several, and so are its ranges ----
+ */
 
 static int count_commands(const struct lk_attn *attn) {
-    return (attn->n_tok + LK_DEVICE_TOKENS - 1) / LK_DEVICE_TOKENS;
+    return lk_attn_device_ranges(attn) * ((attn->n_tok + LK_DEVICE_TOKENS - 1) / LK_DEVICE_TOKENS);
+}
+
+/* Piece `i` of a call. */
+static struct lk_device_piece piece_of(const struct lk_attn *attn, int i) {
+    int n_range = lk_attn_device_ranges(attn), token = i / n_range * LK_DEVICE_TOKENS,
+        n = attn->n_tok - token;
+    return (struct lk_device_piece){i % n_range, token,
+                                    n < LK_DEVICE_TOKENS ? n : LK_DEVICE_TOKENS};
 }
 
 /* The packet of the layer of a call. */
@@ -189,9 +210,8 @@ static void describe(const struct lk_session *s, const struct lk_attn *call,
                      struct lk_device_attend *command) {
     uint64_t at = packet_of(s, call)->there.at;
     for (int i = 0; i < count_commands(call); i++) {
-        int token = i * LK_DEVICE_TOKENS, n = call->n_tok - token;
-        if (n > LK_DEVICE_TOKENS) n = LK_DEVICE_TOKENS;
-        lk_attn_device_call(call, token, n, at, NULL, &command[i]);
+        struct lk_device_piece piece = piece_of(call, i);
+        lk_attn_device_call(call, &piece, at, NULL, &command[i]);
     }
 }
 
@@ -229,13 +249,14 @@ static lk_status reserve_packets(struct lk_session *s) {
 static lk_status send_packet(struct lk_session *s, const struct lk_attn *call) {
     struct lk_session_rows *rows = &s->rows;
     struct lk_device_attend any;
+    struct lk_device_piece piece = {0, 0, 1};
     lk_status status = reserve_packets(s);
     if (status) return status;
     struct lk_layer_packet *p = packet_of(s, call);
-    size_t size = lk_attn_device_call(call, 0, 1, 0, NULL, &any);
+    size_t size = lk_attn_device_call(call, &piece, 0, NULL, &any);
     if (!reserve_packet(s, p, size)) return LK_E_NOMEM;
     memset(rows->making, 0, size); /* what is between the parts */
-    lk_attn_device_call(call, 0, 1, p->there.at, rows->making, &any);
+    lk_attn_device_call(call, &piece, p->there.at, rows->making, &any);
     if (size == p->size && memcmp(rows->making, p->here, size) == 0) return LK_OK;
     memcpy(p->here, rows->making, size);
     status = rows->device->call->upload(rows->device, p->there.at, p->here, size, NULL);
@@ -267,18 +288,42 @@ static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_a
 
 /* Scores of a call whose packet the device has from attending. */
 static lk_status score_by_commands(struct lk_session *s, const struct lk_attn *call, bool last,
-                                   uint64_t at) {
+                                   uint64_t scores) {
     struct lk_session_rows *rows = &s->rows;
-    int n = count_commands(call);
+    uint64_t at = packet_of(s, call)->there.at;
     lk_status status = LK_OK;
-    for (int i = last ? n - 1 : 0; i < n && !status; i++) {
-        struct lk_device_attend command;
-        int token = i * LK_DEVICE_TOKENS, n_tok = call->n_tok - token;
-        if (n_tok > LK_DEVICE_TOKENS) n_tok = LK_DEVICE_TOKENS;
-        lk_attn_device_call(call, token, n_tok, packet_of(s, call)->there.at, NULL, &command);
-        status = rows->device->call->score(rows->device, &command, NULL, last, at, NULL);
+    int start = last ? (call->n_tok - 1) / LK_DEVICE_TOKENS * LK_DEVICE_TOKENS : 0;
+    for (int token = start, n; token < call->n_tok && !status; token += n) {
+        n = call->n_tok - token < LK_DEVICE_TOKENS ? call->n_tok - token : LK_DEVICE_TOKENS;
+        size_t n_weigh = lk_attn_device_weights(call, token, n, last, at, scores, NULL);
+        if (n_weigh > rows->n_weigh) {
+            if (!lk_grow(&s->ledger, LK_FOR_SCRATCH, (void **)&rows->weigh,
+                         rows->n_weigh * sizeof *rows->weigh, n_weigh * sizeof *rows->weigh))
+                return LK_E_NOMEM;
+            rows->n_weigh = n_weigh;
+        }
+        lk_attn_device_weights(call, token, n, last, at, scores, rows->weigh);
+        status =
+            rows->device->call->score(rows->device, rows->weigh, n_weigh, NULL, last, scores, NULL);
     }
     return status;
+}
+
+/* Bring a call's queries to the device, and those that are rotated back. */
+static lk_status send_queries(struct lk_session *s, const struct lk_attn *attn) {
+    struct lk_session_rows *rows = &s->rows;
+    struct lk_device *device = rows->device;
+    size_t size = query_bytes(attn);
+    lk_status status = device->call->upload(device, rows->q.at, attn->q, size, NULL);
+    if (status || device->uses_host || !lk_attn_device_shifts(attn)) return status;
+    if (size > rows->n_shifted * sizeof *rows->shifted) {
+        if (!lk_grow(&s->ledger, LK_FOR_SCRATCH, (void **)&rows->shifted,
+                     rows->n_shifted * sizeof *rows->shifted, size))
+            return LK_E_NOMEM;
+        rows->n_shifted = size / sizeof *rows->shifted;
+    }
+    lk_attn_shift_queries(attn, rows->shifted);
+    return device->call->upload(device, rows->q.at + size, rows->shifted, size, NULL);
 }
 
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
@@ -286,9 +331,7 @@ void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, siz
     struct lk_device *device = seq[0]->session->rows.device;
     lk_status status = LK_OK;
     for (size_t i = 0; i < n; i++) call[i] = device_call(seq[i], &attn[i]);
-    for (size_t i = 0; i < n && !status; i++)
-        status = device->call->upload(device, seq[i]->session->rows.q.at, attn[i].q,
-                                      query_bytes(&attn[i]), NULL);
+    for (size_t i = 0; i < n && !status; i++) status = send_queries(seq[i]->session, &attn[i]);
     if (!status)
         status = device->uses_host ? device->call->attend(device, NULL, call, n, NULL)
                                    : attend_by_commands(seq, call, n);
@@ -308,7 +351,7 @@ void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) 
     size_t size = (size_t)(attn->k->n_tok - attn->k->first) * attn->n_head_kv * sizeof(float);
     lk_status status = device->call->upload(device, at, seq->attn_scores, size, NULL);
     if (!status)
-        status = device->uses_host ? device->call->score(device, NULL, &call, last, at, NULL)
+        status = device->uses_host ? device->call->score(device, NULL, 0, &call, last, at, NULL)
                                    : score_by_commands(seq->session, &call, last, at);
     if (!status) status = device->call->download(device, seq->attn_scores, at, size, NULL);
     if (status) seq->failed = status;

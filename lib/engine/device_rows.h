@@ -31,6 +31,10 @@ struct lk_session_rows {
     size_t making_bytes;
     struct lk_device_attend *command;
     size_t n_command;
+    struct lk_device_weigh *weigh; /* of a call of scores */
+    size_t n_weigh;
+    float *shifted; /* queries that are rotated back */
+    size_t n_shifted;
 };
 
 /* What kernels read of a layer besides rows. It changes when rows age, not with each token. */
@@ -55,6 +59,9 @@ bool lk_device_has_rows(const struct lk_seq *seq);
 
 /* Ranges of the partials that a call on the sequence's device leaves. */
 int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn);
+
+/* Floats of the partials of n_tok tokens in any layer, at least. */
+size_t lk_device_partial_floats(const struct lk_session *session, int n_tok);
 
 /* Memory for a pass of the sequence: queries, partials of n_partial floats, scores. LK_E_NOMEM. */
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err);

@@ -90,6 +90,15 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
     return LK_OK;
 }
 
+/* Floats of a sequence's partials. */
+static size_t seq_partial_floats(const struct lk_pass *pass, const struct lk_session *s,
+                                 int n_tok) {
+    size_t here = lk_pass_partial_floats(&pass->model->net->hp, s->width.latent, n_tok,
+                                         pass->attn.n_thread),
+           there = lk_device_partial_floats(s, n_tok);
+    return here > there ? here : there;
+}
+
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *s, int n_tok, int n_out) {
     const struct lk_hparams *hp = &pass->model->net->hp;
     struct lk_seq *seq = &pass->seq[pass->n_seq++];
@@ -101,7 +110,7 @@ struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *s, int n_tok
                            .partial = pass->partial_needed};
     pass->n_row += n_tok;
     pass->n_out += n_out;
-    pass->partial_needed += lk_pass_partial_floats(hp, s->width.latent, n_tok, pass->attn.n_thread);
+    pass->partial_needed += seq_partial_floats(pass, s, n_tok);
     if (s->cache->shape.place.share.n > 1)
         pass->joined_needed +=
             (size_t)n_tok * hp->n_head * lk_attn_joined_floats(hp->d_head, s->width.latent);
@@ -144,10 +153,7 @@ static lk_status reserve_devices(struct lk_pass *pass, lk_err *err) {
     for (size_t i = 0; i < pass->n_seq && !status; i++) {
         const struct lk_seq *seq = &pass->seq[i];
         if (lk_device_has_rows(seq))
-            status = lk_device_rows_reserve(seq,
-                                            lk_pass_partial_floats(&pass->model->net->hp,
-                                                                   seq->session->width.latent,
-                                                                   seq->n_tok, pass->attn.n_thread),
+            status = lk_device_rows_reserve(seq, seq_partial_floats(pass, seq->session, seq->n_tok),
                                             err);
     }
     return status;

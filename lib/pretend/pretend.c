@@ -180,12 +180,12 @@ static lk_status pretend_attend(struct lk_device *device, const struct lk_device
     return leave(p);
 }
 
-static lk_status pretend_score(struct lk_device *device, const struct lk_device_attend *command,
-                               const struct lk_attn *host, bool last, uint64_t scores,
+static lk_status pretend_score(struct lk_device *device, const struct lk_device_weigh *weigh,
+                               size_t n, const struct lk_attn *host, bool last, uint64_t scores,
                                lk_err *err) {
     struct pretend *p = of(device);
     struct lk_attn call = own_call(p, host);
-    (void)command, (void)err;
+    (void)weigh, (void)n, (void)err;
     enter(p);
     lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v), last, pointer(scores),
                               0, 1);

@@ -152,12 +152,14 @@ void weighs_rows(void **unused) {
     for (int i = 0; i < 12; i++) {
         const int n_head = 6, n_head_kv = i % 2 ? 2 : 6, d = i % 3 ? 64 : 80, n_row = 75, n_tok = 3;
         const int group = n_head / n_head_kv, n_range = 2, stride = d + 2;
-        bool last = i % 4 == 1, coded = i % 3 == 1;
+        const int d_v = i % 4 == 2 ? 48 : 0, d_q = d_v + d; /* values that are keys too */
+        bool last = i % 4 == 1, coded = i % 3 == 1, by_parts = i % 5 == 3;
         struct lk_codec codec = lk_codec_f16;
         if (coded)
             codec = {}, codec.coding = LK_ROT, codec.bits = 4, codec.mean = codec.lloyd = true;
         std::vector<float> x = draw_floats((size_t)128 * n_head_kv * d),
-                           q = draw_floats((size_t)n_tok * n_head * d);
+                           q = draw_floats((size_t)n_tok * n_head * d_q),
+                           value = draw_floats((size_t)n_row * n_head_kv * d_v);
         std::vector<float> sink = draw_floats(n_head), slope = draw_floats(n_head, 0.01f);
         std::vector<float> score = draw_floats((size_t)n_row * n_head_kv), before = score;
         std::vector<float> partial((size_t)n_range * n_tok * n_head * stride, NAN);
@@ -178,7 +180,7 @@ void weighs_rows(void **unused) {
         w.sink = i % 2 ? address(sink) : 0, w.slope = i % 3 == 2 ? address(slope) : 0;
         w.range_stride = (int64_t)n_tok * n_head * stride, w.stride = stride, w.at = d;
         w.n_range = n_range, w.n_row = n_row, w.n_tok = n_tok;
-        w.n_head = n_head, w.n_head_kv = n_head_kv;
+        w.n_head = n_head, w.n_head_kv = w.n_part = n_head_kv;
         w.before = n_row - n_tok + 1, w.window = i % 5 == 4 ? 40 : 0, w.distance = w.before + 3;
         w.last = last, w.scale = 0.1f, w.softcap = i % 4 == 3 ? 5 : 0;
 
@@ -196,7 +198,10 @@ void weighs_rows(void **unused) {
                                     &memory[((11 + r) / 32 * n_head_kv + h / group) * part_bytes],
                                     (11 + r) % 32, 1, row, d);
                     for (int c = 0; c < d; c++)
-                        dot += (double)row[c] * q[((size_t)t * n_head + h) * d + c];
+                        dot += (double)row[c] * q[((size_t)t * n_head + h) * d_q + d_v + c];
+                    for (int c = 0; c < d_v; c++)
+                        dot += (double)value[((size_t)r * n_head_kv + h / group) * d_v + c] *
+                               q[((size_t)t * n_head + h) * d_q + c];
                     dot *= w.scale;
                     if (w.softcap > 0) dot = w.softcap * tanh(dot / w.softcap);
                     if (w.slope) dot -= slope[h] * (w.distance + t - r);
@@ -214,8 +219,19 @@ void weighs_rows(void **unused) {
                     p[0] = (float)max[range], p[1] = (float)sum[range];
                 }
             }
-        launch<weigh_kernel>(lk_device_weigh_items(&w, 1), 1, 1, lk_device_weigh_shared(&w, 1),
-                             {(uint64_t)(uintptr_t)&w, 1}, i % 2);
+        if (d_v > 0) {
+            w.v.coding = lk_device_plain(LK_ROWS_F32, d_v), w.v.at = address(value);
+            w.v.row_bytes = (uint64_t)(n_head_kv * d_v) * 4, w.v.part_bytes = (uint64_t)d_v * 4;
+        }
+        std::vector<lk_device_weigh> list(1, w);
+        if (by_parts) list.resize((size_t)n_head_kv, w);
+        for (size_t h = 0; by_parts && h < list.size(); h++) {
+            list[h].first_part = (int32_t)h, list[h].n_part = 1;
+            list[h].k.offset = h * part_bytes, list[h].v.offset = h * w.v.part_bytes;
+        }
+        int n = (int)list.size();
+        launch<weigh_kernel>(lk_device_weigh_items(list.data(), n), 1, 1,
+                             lk_device_weigh_shared(list.data(), n), {address(list), n}, i % 2);
         std::vector<float> expected(want.begin(), want.end());
         double error = nmse(score.data(), expected.data(), score.size());
         if (!(error < 1e-10)) fail_msg("case %d: error %g", i, error);

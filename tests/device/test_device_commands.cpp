@@ -228,6 +228,35 @@ void add_weights(const attend_problem &x, size_t s, int t, std::vector<double> &
     }
 }
 
+/* The command of each segment. */
+std::vector<lk_device_weigh> weights_of(attend_problem &x, size_t s, const lk_device_attend &call,
+                                        bool last, uint64_t score) {
+    std::vector<lk_device_weigh> all;
+    size_t level = 0;
+    for (int i = 0; i < call.n_segment; i++) {
+        const lk_device_segment &g = call.segment[i];
+        while (level + 1 < x.k[s].table.size() &&
+               x.call[s].segment[i].k.table != (uint64_t)x.k[s].table[level].data())
+            level++;
+        lk_codec codec = x.c.k[s][level].codec;
+        lk_part part = {&codec, LK_K, x.c.d, (int)g.k.coding.block_rows, NULL};
+        lk_device_weigh w = {};
+        assert_null(lk_device_packing_of(&part, &w.k.coding));
+        w.k.at = g.k.table, w.k.part_bytes = g.k.coding.next, w.k.offset = g.k.coding.offset;
+        w.k.first = g.k.first;
+        w.k.sigma = codec.sigma ? call.k_sigma : 0, w.k.sigma_stride = x.c.d;
+        w.q = call.q, w.partial = call.partial, w.slope = call.slope, w.score = score;
+        w.stride = x.c.d + 2, w.at = x.c.d, w.n_range = 1;
+        w.n_row = g.n_row, w.n_tok = call.n_tok, w.n_head = call.n_head;
+        w.n_head_kv = w.n_part = call.n_head_kv;
+        w.before = g.before, w.window = call.window, w.distance = g.distance;
+        w.last = last, w.scale = call.scale, w.softcap = call.softcap;
+        all.push_back(w);
+        score += (uint64_t)g.n_row * x.c.heads * sizeof(float);
+    }
+    return all;
+}
+
 /* After attention, the rows' scores grow by their weights. */
 void the_device_scores_rows(void **) {
     place p;
@@ -245,9 +274,10 @@ void the_device_scores_rows(void **) {
             if (last) want.assign(want.size(), 0);
             for (int t = last ? c.n_tok - 1 : 0; t < c.n_tok; t++) add_weights(x, s, t, want);
             uint64_t at = p.put(score);
+            std::vector<lk_device_weigh> weigh = weights_of(x, s, call, last, at);
             lk_err err = {};
             if (p.device->call->attend(p.device, &call, NULL, 1, &err) ||
-                p.device->call->score(p.device, &call, NULL, last, at, &err))
+                p.device->call->score(p.device, weigh.data(), weigh.size(), NULL, last, at, &err))
                 fail_msg("%s", err.msg);
             size_t bytes = score.size() * sizeof(float);
             assert_int_equal(p.device->call->download(p.device, score.data(), at, bytes, NULL),

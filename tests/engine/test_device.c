@@ -240,9 +240,19 @@ static void emulate(lk_model *model, lk_session *exact, const int32_t *tok, cons
 
 static void test_emulated(void **state) {
     static const char *const texts[] = {
-        "f16",       "best-4", "best-3",    "best-2",
-        "trellis-2", "kivi-2", "selective", "atom-4",
-        "h2o",       "tova",   "lambda",    "eager; sink 4: f16; body: rot3; window 32: rot8",
+        "f16",
+        "best-4",
+        "best-3",
+        "best-2",
+        "trellis-2",
+        "kivi-2",
+        "selective",
+        "atom-4",
+        "h2o",
+        "tova",
+        "lambda",
+        "streaming",
+        "eager; sink 4: f16; body: rot3; window 32: rot8",
     };
     lk_model *model = open_preset("llama", CTX, 2);
     lk_recipe *f16;
@@ -261,7 +271,6 @@ static void test_refusals(void **state) {
     static const struct {
         const char *recipe, *reason;
     } cases[] = {
-        {"streaming", "sinks keep their distance"},
         {"sink 4: f16; body: rot4; window 64: f16; read 20%", "read N%"},
     };
     lk_model *model = open_preset("llama", CTX, 1);
