@@ -77,9 +77,15 @@ template <int HPL> struct attend_rules {
     int all_first, all_end;    /* rows that all columns see */
 };
 
+/* cap tanh(s / cap), s and cap in units of log2 e: absolute errors are below 1e-6 cap. */
+WF F attend_cap(F s, float cap) {
+    F e = exp2_(s * (2 / cap * 1.44269504088896341f));
+    return fma_(rcp_approx(e + 1.0f), splatf(-2 * cap), splatf(cap));
+}
+
 /* Cap and bias of a score of row `row`. */
 template <int HPL> WF F attend_adjust(const attend_rules<HPL> &rules, int h, F s, const U &row) {
-    if (rules.cap > 0) s = tanh_(s * (1 / rules.cap)) * rules.cap;
+    if (rules.cap > 0) s = attend_cap(s, rules.cap);
     return fma_(u2f(row), rules.slope[h], s) - rules.bias[h];
 }
 template <int HPL> WF M attend_seen(const attend_rules<HPL> &rules, int h, const U &row) {
@@ -302,16 +308,22 @@ WF void attend_apply_rules(const attend_rules<HPL> &rules, const U &g, int chunk
     bool all = 128 * chunk >= rules.all_first && 128 * chunk + 128 <= rules.all_end;
     if (all && rules.plain) return;
     U first = opaque_u((g >> 1) * 32u + (g & 1u) * 4u + (uint32_t)(128 * chunk));
+    if (!rules.plain) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        U row = first + (uint32_t)(i % 4 + 8 * (i / 4));
+        for (int i = 0; i < 16; i++)
+#pragma unroll
+            for (int h = 0; h < HPL; h++)
+                sc[h][i % 4][i / 4] = attend_adjust(rules, h, sc[h][i % 4][i / 4],
+                                                    first + (uint32_t)(i % 4 + 8 * (i / 4)));
+    }
+    if (all) return;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
 #pragma unroll
         for (int h = 0; h < HPL; h++) {
-            F s = sc[h][i % 4][i / 4];
-            if (!rules.plain) s = attend_adjust(rules, h, s, row);
-            sc[h][i % 4][i / 4] = self(attend_seen(rules, h, row), s, splatf(ATTEND_NONE));
+            M seen = attend_seen(rules, h, first + (uint32_t)(i % 4 + 8 * (i / 4)));
+            sc[h][i % 4][i / 4] = self(seen, sc[h][i % 4][i / 4], splatf(ATTEND_NONE));
         }
-    }
 }
 
 /* ---- weights ---- */
@@ -329,17 +341,20 @@ WF attend_factors<HPL> attend_put_weights(const attend_lane<D, KB, VB> &x, const
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         scale[s] = lds64(x.v_tiles, x.v_at + x.u * 8u + (uint32_t)(4 * VB * D + 16 * s));
-        for (int i = 0; i < 2; i++) {
-            U mask = splat(0x7fff7fffu);
-            if (left < 128) { /* scales of rows that do not exist may be anything */
-                U row = (x.g >> 1) * 32u + x.u * 4u + (uint32_t)(8 * s + 2 * i), zero = splat(0);
-                mask = sel(row < (uint32_t)left, splat(0x7fffu), zero) |
-                       sel(row + 1u < (uint32_t)left, splat(0x7fff0000u), zero);
-            }
-            scale[s].v[i] = scale[s].v[i] & mask;
-        }
-        most = hmax2(most, hmax2(scale[s].v[0], scale[s].v[1]));
+        for (int i = 0; i < 2; i++) scale[s].v[i] = scale[s].v[i] & 0x7fff7fffu;
     }
+    if (left < 128) { /* scales of rows that do not exist may be anything */
+        U row = opaque_u((x.g >> 1) * 32u + x.u * 4u), zero = splat(0);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            U first = row + (uint32_t)(i / 2 * 8 + i % 2 * 2);
+            scale[i / 2].v[i % 2] = scale[i / 2].v[i % 2] &
+                                    (sel(first < (uint32_t)left, splat(0x7fffu), zero) |
+                                     sel(first + 1u < (uint32_t)left, splat(0x7fff0000u), zero));
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < 4; s++) most = hmax2(most, hmax2(scale[s].v[0], scale[s].v[1]));
     for (int m = 4; m < 32; m *= 2) most = hmax2(most, shfl_xor(most, m));
     F v_max = max_(max_(h_lo(most), h_hi(most)), splatf(6e-8f));
     F inverse = rcp_approx(v_max) * 65528.0f, max[HPL], sum[HPL];

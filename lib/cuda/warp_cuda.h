@@ -80,7 +80,6 @@ WF F exp2_(F a) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
     return r;
 }
-WF F tanh_(F a) { return tanhf(a); }
 WF F rcp_(F a) { return __frcp_rn(a); }
 WF F rcp_approx(F a) {
     float r;

@@ -231,7 +231,6 @@ LK_OF_ONE(sqrt_rn, sqrtf(a))
 LK_OF_ONE(abs_, fabsf(a))
 LK_OF_ONE(neg, -a)
 LK_OF_ONE(exp2_, exp2f(a))
-LK_OF_ONE(tanh_, tanhf(a))
 LK_OF_ONE(rcp_, 1 / a)
 LK_OF_ONE(rcp_approx, 1 / a)
 WF F fma_(const F &a, const F &b, const F &c) {

@@ -70,27 +70,44 @@ def resources(log):
     return {name: tuple(x) for name, x in found.items() if x[0]}
 
 
+def shortest_pass(loop):
+    """(instructions, of the ALU pipe) of a pass through a loop [(place, name, target or None, always)] that leaves out what can be skipped."""
+    best = {loop[0][0]: (0, 0)}
+    for i, (place, op, target, always) in enumerate(loop):
+        if place not in best:
+            continue
+        n, alu = best[place][0] + 1, best[place][1] + (op in ALU)
+        after = [target] if target and place < target <= loop[-1][0] else []
+        if i + 1 < len(loop) and not (op == "BRA" and always):
+            after.append(loop[i + 1][0])
+        for at in after:
+            best[at] = min(best.get(at, (n, alu)), (n, alu))
+    n, alu = best.get(loop[-1][0], (len(loop) - 1, sum(x[1] in ALU for x in loop)))  # else the jump back comes from elsewhere
+    return n + 1, alu
+
+
 def main_loops(listing):
-    """{kernel: [[instructions, of the ALU pipe], ...]} of the innermost loops with integer matrix instructions, by size."""
+    """{kernel: [[instructions, of the ALU pipe, those of the shortest pass], ...]} of the innermost loops with integer matrix instructions, by size."""
     code, kernel = {}, None
     for line in listing.split("\n"):
         match = re.search(r"Function : (\S+)", line)
         if match:
             kernel = match.group(1)
             code[kernel] = []
-        match = re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_]+)[A-Z0-9_.]*(.*)", line)
+        match = re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z0-9_]+)([A-Z0-9_.]*)(.*)", line)
         if match and kernel:
-            code[kernel].append((int(match.group(1), 16), match.group(2), match.group(3)))
+            place, predicate, op, kind, rest = match.groups()
+            target = re.search(r"0x([0-9a-f]+)", rest) if op == "BRA" else None
+            always = not predicate and not kind and not re.match(r"\s*!?U?P", rest)
+            code[kernel].append((int(place, 16), op, int(target.group(1), 16) if target else None, always))
     found = {}
     for name, body in code.items():
         loops = []
-        for at, op, rest in body:
-            target = re.search(r"0x([0-9a-f]+)", rest) if op == "BRA" else None
-            if target and int(target.group(1), 16) < at:
-                first = int(target.group(1), 16)
-                ops = [op for place, op, _ in body if first <= place <= at]
-                if "IMMA" in ops:
-                    loops.append((first, at, [len(ops), sum(op in ALU for op in ops)]))
+        for at, op, first, _ in body:
+            if op == "BRA" and first is not None and first < at:
+                loop = [x for x in body if first <= x[0] <= at]
+                if any(x[1] == "IMMA" for x in loop):
+                    loops.append((first, at, [len(loop), sum(x[1] in ALU for x in loop), *shortest_pass(loop)]))
         inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
         found[name] = sorted(counts for _, _, counts in inner)
     return found
@@ -128,7 +145,7 @@ def broken(kernel, arch, limits):
     name, registers, spilled, loops = kernel
     values = {"registers": [registers], "spilled": [spilled]}
     if arch == ARCHITECTURES[0] and loops is not None:
-        values.update(loops=[n for n, _ in loops], alu=[n for _, n in loops])
+        values.update(loops=[x[0] for x in loops], alu=[x[1] for x in loops], path=[x[2] for x in loops], path_alu=[x[3] for x in loops])
     for key, limit in limits.items():
         value = values.get(key, limit)
         if len(value) < len(limit) or any(a > b for a, b in zip(value, limit)):
@@ -164,7 +181,7 @@ def main():
                 pattern, limit = next((x for x in limits if x[0] in kernel[0] or x[0] == "*"), (None, {}))
                 used.add(pattern)
                 findings += broken(kernel, arch, limit)
-                loops = "".join(f", loop of {n} instructions, ALU {alu}" for n, alu in kernel[3] or [])
+                loops = "".join(f", loop of {n} instructions, ALU {alu}, shortest pass {p}, ALU {pa}" for n, alu, p, pa in kernel[3] or [])
                 print(f"sm_{arch} {kernel[0][:90]}: registers {kernel[1]}, spilled {kernel[2]} bytes{loops}")
     if everything:
         findings += [f"instructions.txt: no kernel is named {p}" for p, _ in limits if p not in used and p != "*"]
