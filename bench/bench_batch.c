@@ -1,9 +1,14 @@
 /* Decoding speed of several sessions in one batch.
  *
- *   build/bench/batch [--sidecar FILE] [--stages N] MODEL [recipe [depth [steps [n...]]]]
+ *   build/bench/batch [option...] MODEL [recipe [depth [steps [n...]]]]
+ *     --sidecar FILE        for recipes that need one
+ *     --stages N            N ranks divide the layers: threads of this process, with one thread for
+ *                           computing each. N = 1 is one process with one thread
+ *     --device NAME         that computes the layers
+ *     --cache-device NAME   that holds the rows of the sessions
+ *     --lines json          a JSON object for each n, without ms of a build
  *
- * Defaults: best-3 4096 32 1 4 16. With --stages, N ranks divide the layers. They are threads of
- * this process, with one thread for computing each. N = 1 is one process with one thread.
+ * Defaults: best-3 4096 32 1 4 16.
  *
  * Each of n sessions holds `depth` tokens; then `steps` passes decode one token of each. Columns:
  *
@@ -36,6 +41,7 @@ struct setup {
     lk_batch *batch;
     size_t depth;
     int steps;
+    bool json;
     double single; /* tokens per second and session of the first measurement */
 };
 
@@ -87,7 +93,6 @@ static void measure(struct setup *s, int n) {
     lk_batch_entry item[MAX_SESSIONS];
     static double seconds[MAX_STEPS];
     int32_t tok = 1;
-    double cache = 0;
     for (int step = -1; step < s->steps; step++) { /* the first is not timed */
         for (int i = 0; i < n; i++)
             item[i] = (lk_batch_entry){.session = s->session[i], .tok = &tok, .n_tok = 1};
@@ -97,13 +102,22 @@ static void measure(struct setup *s, int n) {
         for (int i = 0; i < n; i++) bench_check(item[i].err.code, &item[i].err);
         tok = (tok * 7 + 1) % 1000;
     }
-    for (int i = 0; i < n; i++)
-        cache += (double)lk_session_get_stats(s->session[i]).cache_bytes / (1 << 20);
+    uint64_t cache = 0, device = 0;
+    for (int i = 0; i < n; i++) {
+        lk_session_stats stats = lk_session_get_stats(s->session[i]);
+        cache += stats.cache_bytes, device += stats.device_bytes;
+    }
     qsort(seconds, s->steps, sizeof *seconds, bench_compare_doubles);
     double pass = seconds[s->steps / 2];
     if (s->single == 0) s->single = 1 / pass;
-    printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single, 1e3 * pass,
-           1e3 * median_build(s), cache);
+    if (s->json)
+        printf("{\"n\": %d, \"depth\": %zu, \"tps\": %.3f, \"pass_ms\": %.4f, "
+               "\"cache_bytes\": %llu, \"device_bytes\": %llu}\n",
+               n, s->depth, n / pass, 1e3 * pass, (unsigned long long)cache,
+               (unsigned long long)device);
+    else
+        printf("%4d %10.1f %8.2f %9.2f %9.2f %10.1f\n", n, n / pass, n / pass / s->single,
+               1e3 * pass, 1e3 * median_build(s), (double)cache / (1 << 20));
     fflush(stdout);
 }
 
@@ -120,24 +134,40 @@ static void open_model(struct setup *s, const char *path, lk_model_opts opts, in
     }
 }
 
+/* Read options into the setup and the model's; the number of arguments they take, or -1. */
+static int read_options(int argc, char **argv, struct setup *s, lk_model_opts *opts, int *n_stage) {
+    int at = 1;
+    for (; at + 1 < argc && strncmp(argv[at], "--", 2) == 0; at += 2) {
+        const char *value = argv[at + 1];
+        if (strcmp(argv[at], "--sidecar") == 0)
+            opts->sidecar = value;
+        else if (strcmp(argv[at], "--stages") == 0)
+            *n_stage = (int)strtol(value, NULL, 10);
+        else if (strcmp(argv[at], "--device") == 0)
+            opts->device = value;
+        else if (strcmp(argv[at], "--cache-device") == 0)
+            opts->cache_device = value;
+        else if (strcmp(argv[at], "--lines") == 0 && strcmp(value, "json") == 0)
+            s->json = true;
+        else
+            return -1;
+    }
+    return at >= argc || argv[at][0] == '-' || *n_stage < 0 || *n_stage > 64 ? -1 : at - 1;
+}
+
 int main(int argc, char **argv) {
     lk_err err = {0};
     lk_model_opts opts = {0};
-    int n_stage = 0;
-    for (; argc > 2 && strncmp(argv[1], "--", 2) == 0; argc -= 2, argv += 2) {
-        if (strcmp(argv[1], "--sidecar") == 0)
-            opts.sidecar = argv[2];
-        else if (strcmp(argv[1], "--stages") == 0)
-            n_stage = (int)strtol(argv[2], NULL, 10);
-        else
-            break;
-    }
-    if (argc < 2 || argv[1][0] == '-' || n_stage < 0 || n_stage > 64)
-        return fprintf(stderr, "usage: build/bench/batch [--sidecar FILE] [--stages N] MODEL "
+    struct setup s = {0};
+    int n_stage = 0, n_word = read_options(argc, argv, &s, &opts, &n_stage);
+    if (n_word < 0)
+        return fprintf(stderr, "usage: build/bench/batch [--sidecar FILE] [--stages N] "
+                               "[--device NAME] [--cache-device NAME] [--lines json] MODEL "
                                "[recipe [depth [steps [n...]]]]\n"),
                2;
-    struct setup s = {.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096,
-                      .steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32};
+    argc -= n_word, argv += n_word;
+    s.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096;
+    s.steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32;
     if (s.depth < 1 || s.steps < 1 || s.steps > MAX_STEPS / 16)
         return fprintf(stderr, "bench/batch: depth must be at least 1, steps 1 to %d\n",
                        MAX_STEPS / 16),
@@ -147,10 +177,11 @@ int main(int argc, char **argv) {
     open_model(&s, argv[1], opts, n_stage);
     bench_check(lk_recipe_parse(&s.recipe, argc > 2 ? argv[2] : "best-3", &err), &err);
     bench_check(lk_batch_new(&s.batch, s.model, &err), &err);
-    printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "
-           "cache MiB\n",
-           lk_recipe_text(s.recipe), s.depth, lk_model_get_info(s.model).n_threads,
-           lk_model_get_info(s.model).kernels);
+    if (!s.json)
+        printf("%s, %zu tokens each, %d threads, %s\n   n   tokens/s   of one   ms/pass  build ms  "
+               "cache MiB\n",
+               lk_recipe_text(s.recipe), s.depth, lk_model_get_info(s.model).n_threads,
+               lk_model_get_info(s.model).kernels);
     s.session[0] = open_deep(&s);
     for (int i = 0; i < n_n; i++) {
         if (n[i] < 1 || n[i] > MAX_SESSIONS)

@@ -3,7 +3,7 @@
  * hours.
  *
  *   build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH THREADS N_PROMPT
- *                           N_TOKENS REPEAT
+ *                           N_TOKENS REPEAT [N_SEQUENCE...]
  *
  * FLASH is on or off. Prints a JSON list of up to two tests, each with REPEAT samples, in tokens
  * per second: over a prompt of N_PROMPT tokens, and over N_TOKENS tokens that are decoded one by
@@ -11,6 +11,10 @@
  * random tokens, batches of 2,048 and 512, an untimed run of each test first (of one token if they
  * are decoded). "cpu_share" is the CPU time divided by threads and time. It is near 1 on an idle
  * machine: the threads poll while they wait.
+ *
+ * With numbers of sequences, N_PROMPT is 0, and N_TOKENS tokens of each of so many sequences of
+ * DEPTH tokens are decoded, one of each at a time; a line with a JSON object for each number. If
+ * libllama has a device, the device computes all layers and has the cache.
  *
  * A depth of 0 works with every model; others only if all layers have attention without a window.
  *
@@ -42,6 +46,7 @@
 #include <string.h>
 
 enum { TEXT = 512, CELL_AT = 16, CELL_BYTES = 12, DEPTH_MAX = 1 << 24, N_BATCH = 2048 };
+enum { MAX_COUNTS = 8, MAX_SEQUENCES = 256 };
 
 struct options {
     const char *model;
@@ -49,6 +54,7 @@ struct options {
     enum ggml_type k, v;
     bool flash, dry_run, check;
     int n_thread, n_prompt, n_token, n_repeat;
+    int n_sequence[MAX_COUNTS], n_count; /* numbers of sequences; none: one, with a prompt */
 };
 
 /* A context, and the tokens whose rows fill its cache. */
@@ -161,16 +167,18 @@ static void repeat_transposed_layer(struct repeater *r, enum ggml_type type) {
     for (uint64_t i = 0; i < n_row; i++) repeat_rows(r, ggml_type_size(type), "V");
 }
 
-/* Write to `to` (NULL: nowhere) a state of n_cell cells that repeats the rows of the text. The
- * bytes of that state. */
+/* Write to `to` (NULL: nowhere) a state of n_cell cells that repeats the rows of the text, for a
+ * context of n_stream sequences: the other streams are empty. The bytes of that state. */
 static size_t repeat_state(const struct bench *b, const struct state *text, uint32_t n_cell,
-                           uint8_t *to) {
+                           uint32_t n_stream, uint8_t *to) {
     const struct options *o = &b->opts;
     struct repeater r = {.from = text->at, .left = text->len, .to = to, .n_cell = n_cell};
     copy_field(&r, 4, "the header");
     expect(copy_field(&r, 4, "the header"), 0, "the sequence");
-    expect(copy_field(&r, 4, "the header"), 1, "the number of streams");
-    uint32_t n_text;
+    uint32_t one, n_text, empty = 0;
+    memcpy(&one, read_bytes(&r, sizeof one, "the header"), sizeof one);
+    expect(one, 1, "the number of streams");
+    write_bytes(&r, &n_stream, sizeof n_stream);
     memcpy(&n_text, read_bytes(&r, sizeof n_text, "the header"), sizeof n_text);
     expect(n_text, TEXT, "the number of cells");
     write_bytes(&r, &n_cell, sizeof n_cell);
@@ -186,6 +194,7 @@ static size_t repeat_state(const struct bench *b, const struct state *text, uint
         else
             repeat_transposed_layer(&r, o->v);
     expect(r.left, 0, "the number of bytes after the layers");
+    for (uint32_t i = 1; i < n_stream; i++) write_bytes(&r, &empty, sizeof empty);
     return r.written;
 }
 
@@ -198,10 +207,12 @@ static struct state save_state(struct llama_context *ctx) {
 
 /* ---- contexts ------------------------------------------------------------------------------- */
 
-static struct llama_context *open_context(const struct bench *b, uint32_t n_ctx) {
+/* A context of n_sequence sequences of n_ctx tokens each. */
+static struct llama_context *open_context(const struct bench *b, uint32_t n_ctx, int n_sequence) {
     const struct options *o = &b->opts;
     struct llama_context_params params = llama_context_default_params();
-    params.n_ctx = n_ctx;
+    params.n_ctx = n_ctx * (uint32_t)n_sequence;
+    params.n_seq_max = (uint32_t)n_sequence;
     params.n_batch = N_BATCH;
     params.n_ubatch = TEXT;
     params.type_k = o->k;
@@ -223,15 +234,15 @@ static void evaluate(struct llama_context *ctx, int32_t *tok, int n) {
     llama_synchronize(ctx);
 }
 
-/* Keep the positions from..to - 1; to = -1: to the end. */
+/* Remove the positions from..to - 1 of all sequences; to = -1: to the end. */
 static void remove_positions(struct llama_context *ctx, uint32_t from, int32_t to) {
-    if (!llama_memory_seq_rm(llama_get_memory(ctx), 0, (int32_t)from, to))
+    if (!llama_memory_seq_rm(llama_get_memory(ctx), -1, (int32_t)from, to))
         die("libllama cannot remove tokens from this model's cache");
 }
 
 /* The state after the text. */
 static struct state compute_text(struct bench *b) {
-    struct llama_context *ctx = open_context(b, TEXT);
+    struct llama_context *ctx = open_context(b, TEXT, 1);
     evaluate(ctx, b->text, TEXT);
     struct state state = save_state(ctx);
     llama_free(ctx);
@@ -245,28 +256,31 @@ static uint32_t context_size(const struct options *o) {
 
 /* The cache, and the state that is loaded into it. */
 static void check_memory(const struct bench *b, const struct state *text) {
-    uint64_t cache = repeat_state(b, text, context_size(&b->opts), NULL),
-             state = repeat_state(b, text, b->opts.depth, NULL), free_bytes = available_bytes("");
+    uint64_t cache = repeat_state(b, text, context_size(&b->opts), 1, NULL),
+             state = repeat_state(b, text, b->opts.depth, 1, NULL), free_bytes = available_bytes("");
     if (free_bytes > 0 && cache + state > free_bytes)
         die("depth %u needs %.2f GiB (the cache, and a copy that is loaded into it); free memory "
             "is %.2f GiB",
             b->opts.depth, (double)(cache + state) / (1 << 30), (double)free_bytes / (1 << 30));
 }
 
-/* A context whose cache has `depth` cells with the rows of the text. The state is freed before the
- * first token is decoded. */
-static struct llama_context *open_filled(const struct bench *b, const struct state *text) {
-    struct llama_context *ctx = open_context(b, context_size(&b->opts));
+/* A context of n_sequence sequences, each of whose caches has `depth` cells with the rows of the
+ * text. The state is freed before the first token is decoded. */
+static struct llama_context *open_filled(const struct bench *b, const struct state *text,
+                                         int n_sequence) {
+    struct llama_context *ctx = open_context(b, context_size(&b->opts), n_sequence);
     uint32_t depth = b->opts.depth;
     if (depth == 0) return ctx;
-    size_t n = repeat_state(b, text, depth, NULL);
+    uint32_t n_stream = (uint32_t)n_sequence;
+    size_t n = repeat_state(b, text, depth, n_stream, NULL);
     uint8_t *state = allocate(n);
-    expect(repeat_state(b, text, depth, state), n, "the size of the new state");
+    expect(repeat_state(b, text, depth, n_stream, state), n, "the size of the new state");
     expect(llama_state_seq_set_data(ctx, state, n, 0), n, "the number of bytes loaded");
     free(state);
     llama_memory_t memory = llama_get_memory(ctx);
     expect((uint64_t)llama_memory_seq_pos_min(memory, 0), 0, "the first position");
     expect((uint64_t)llama_memory_seq_pos_max(memory, 0), depth - 1, "the last position");
+    for (int i = 1; i < n_sequence; i++) llama_memory_seq_cp(memory, 0, i, -1, -1);
     return ctx;
 }
 
@@ -317,13 +331,51 @@ static void measure_all(const struct bench *b, struct llama_context *ctx) {
     printf("]\n");
 }
 
+/* Seconds for `steps` tokens of each sequence. The sequences have `depth` tokens before and after. */
+static double time_steps(const struct bench *b, struct llama_context *ctx, int steps,
+                         int n_sequence) {
+    uint64_t seed = 2;
+    struct llama_batch batch = llama_batch_init(n_sequence, 0, 1);
+    double start = lk_now();
+    for (int step = 0; step < steps; step++) {
+        batch.n_tokens = n_sequence;
+        for (int i = 0; i < n_sequence; i++) {
+            batch.token[i] = random_token(b, &seed);
+            batch.pos[i] = (int32_t)b->opts.depth + step;
+            batch.n_seq_id[i] = 1, batch.seq_id[i][0] = i, batch.logits[i] = 1;
+        }
+        int status = llama_decode(ctx, batch);
+        if (status != 0) die("libllama cannot evaluate %d sequences (status %d)", n_sequence, status);
+        llama_synchronize(ctx);
+    }
+    double seconds = lk_now() - start;
+    llama_batch_free(batch);
+    remove_positions(ctx, b->opts.depth, -1);
+    return seconds;
+}
+
+/* Print the speed of n_sequence sequences together, for a machine in one line. */
+static void measure_sequences(const struct bench *b, struct llama_context *ctx, int n_sequence) {
+    const struct options *o = &b->opts;
+    time_steps(b, ctx, 1, n_sequence); /* warm up */
+    printf("{\"n\": %d, \"depth\": %u, \"type_k\": \"%s\", \"type_v\": \"%s\", "
+           "\"samples_ts\": [",
+           n_sequence, o->depth, ggml_type_name(o->k), ggml_type_name(o->v));
+    for (int i = 0; i < o->n_repeat; i++) {
+        double seconds = time_steps(b, ctx, o->n_token, n_sequence);
+        printf("%s%.4f", i ? ", " : "", o->n_token * n_sequence / seconds);
+    }
+    printf("]}\n");
+    fflush(stdout);
+}
+
 /* ---- check ---------------------------------------------------------------------------------- */
 
 /* The last repetition of the rows in the cache must be the rows that libllama computed, with higher
  * positions. Leaves only that repetition in ctx. */
 static void check_rows(struct bench *b, struct llama_context *ctx) {
     uint32_t n = (b->opts.depth - 1) % TEXT + 1, first = b->opts.depth - n;
-    struct llama_context *plain = open_context(b, TEXT);
+    struct llama_context *plain = open_context(b, TEXT, 1);
     evaluate(plain, b->text, TEXT);
     if (n < TEXT) remove_positions(plain, n, -1);
     if (first > 0) remove_positions(ctx, 0, (int32_t)first);
@@ -350,7 +402,7 @@ static int32_t next_token(const struct bench *b, struct llama_context *ctx, int3
 }
 
 static void check_tokens(struct bench *b, struct llama_context *ctx) {
-    struct llama_context *plain = open_context(b, context_size(&b->opts));
+    struct llama_context *plain = open_context(b, context_size(&b->opts), 1);
     int32_t tok = b->text[1], expected = tok;
     evaluate(plain, b->text, (int)b->opts.depth);
     for (int i = 0; i < b->opts.n_token; i++) {
@@ -388,9 +440,10 @@ static struct options parse_options(int argc, char **argv) {
     o.dry_run = argc > 1 && strcmp(argv[1], "--dry-run") == 0;
     o.check = argc > 1 && strcmp(argv[1], "--check") == 0;
     char **arg = argv + 1 + (o.dry_run || o.check);
-    if (argv + argc - arg != 9)
+    o.n_count = (int)(argv + argc - arg) - 9;
+    if (o.n_count < 0 || o.n_count > MAX_COUNTS)
         die("usage: build/bench/llama_depth [--dry-run | --check] MODEL DEPTH TYPE_K TYPE_V FLASH "
-            "THREADS N_PROMPT N_TOKENS REPEAT");
+            "THREADS N_PROMPT N_TOKENS REPEAT [N_SEQUENCE...]");
     o.model = arg[0];
     o.depth = (uint32_t)parse_number(arg[1], o.check, DEPTH_MAX, "DEPTH");
     o.k = parse_type(arg[2]);
@@ -401,6 +454,10 @@ static struct options parse_options(int argc, char **argv) {
     o.n_prompt = parse_number(arg[6], 0, DEPTH_MAX, "N_PROMPT");
     o.n_token = parse_number(arg[7], o.check, DEPTH_MAX, "N_TOKENS");
     o.n_repeat = parse_number(arg[8], 1, 1000, "REPEAT");
+    for (int i = 0; i < o.n_count; i++)
+        o.n_sequence[i] = parse_number(arg[9 + i], 1, MAX_SEQUENCES, "N_SEQUENCE");
+    if (o.n_count > 0 && (o.n_prompt > 0 || o.check))
+        die("several sequences have no prompt and no check");
     return o;
 }
 
@@ -427,8 +484,13 @@ int main(int argc, char **argv) {
         text = compute_text(&b);
         check_memory(&b, &text);
     }
-    if (!b.opts.dry_run) {
-        struct llama_context *ctx = open_filled(&b, &text);
+    for (int i = 0; !b.opts.dry_run && i < b.opts.n_count; i++) {
+        struct llama_context *ctx = open_filled(&b, &text, b.opts.n_sequence[i]);
+        measure_sequences(&b, ctx, b.opts.n_sequence[i]);
+        llama_free(ctx);
+    }
+    if (!b.opts.dry_run && b.opts.n_count == 0) {
+        struct llama_context *ctx = open_filled(&b, &text, 1);
         if (!b.opts.check) {
             measure_all(&b, ctx);
         } else {

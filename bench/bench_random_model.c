@@ -11,6 +11,7 @@
  *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
  *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
  *   llama3-8b, llama2-7b, llama2-13b
+ *   tiny       2 layers with heads of 128 channels, to try a command
  *
  * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
  * The rows of a matrix repeat after the first 512. */
@@ -120,6 +121,19 @@ static const struct tiny_spec shapes[] = {
      .n_ctx = 131072,
      .untied = true,
      .mib = 10240,
+     .seed = 1},
+    {.name = "tiny",
+     .arch = "llama",
+     .n_layer = 2,
+     .n_head = 8,
+     .n_head_kv = 2,
+     .d_head = 128,
+     .n_embd = 256,
+     .n_ff = 512,
+     .n_vocab = 512,
+     .n_ctx = 131072,
+     .untied = true,
+     .mib = 64,
      .seed = 1},
 };
 
