@@ -257,7 +257,8 @@ static uint32_t context_size(const struct options *o) {
 /* The cache, and the state that is loaded into it. */
 static void check_memory(const struct bench *b, const struct state *text) {
     uint64_t cache = repeat_state(b, text, context_size(&b->opts), 1, NULL),
-             state = repeat_state(b, text, b->opts.depth, 1, NULL), free_bytes = available_bytes("");
+             state = repeat_state(b, text, b->opts.depth, 1, NULL),
+             free_bytes = available_bytes("");
     if (free_bytes > 0 && cache + state > free_bytes)
         die("depth %u needs %.2f GiB (the cache, and a copy that is loaded into it); free memory "
             "is %.2f GiB",
@@ -331,7 +332,7 @@ static void measure_all(const struct bench *b, struct llama_context *ctx) {
     printf("]\n");
 }
 
-/* Seconds for `steps` tokens of each sequence. The sequences have `depth` tokens before and after. */
+/* Seconds for `steps` tokens of each sequence. All have `depth` tokens before and after. */
 static double time_steps(const struct bench *b, struct llama_context *ctx, int steps,
                          int n_sequence) {
     uint64_t seed = 2;
@@ -345,7 +346,8 @@ static double time_steps(const struct bench *b, struct llama_context *ctx, int s
             batch.n_seq_id[i] = 1, batch.seq_id[i][0] = i, batch.logits[i] = 1;
         }
         int status = llama_decode(ctx, batch);
-        if (status != 0) die("libllama cannot evaluate %d sequences (status %d)", n_sequence, status);
+        if (status != 0)
+            die("libllama cannot evaluate %d sequences (status %d)", n_sequence, status);
         llama_synchronize(ctx);
     }
     double seconds = lk_now() - start;
