@@ -1,7 +1,7 @@
 /* Writes a model with random weights and the shape of a real one, to measure speed. Its text means
  * nothing.
  *
- *   build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS]]
+ *   build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS [SIDECAR]]]
  *   build/bench/random_model qwen3moe q4_K qwen3moe.gguf
  *
  * SHAPE is one of:
@@ -14,7 +14,9 @@
  *   tiny       2 layers with heads of 128 channels, to try a command
  *
  * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
- * The rows of a matrix repeat after the first 512. */
+ * The rows of a matrix repeat after the first 512. LAYERS and KV_HEADS of 0 are the shape's.
+ * SIDECAR is a file for random bases of groups of two KV heads and random LESS networks. */
+#include "support_sidecar.h"
 #include "tiny_gguf.h"
 
 #include <stdio.h>
@@ -94,6 +96,7 @@ static const struct tiny_spec shapes[] = {
      .n_vocab = 128256,
      .n_ctx = 131072,
      .untied = true,
+     .tokenizer = TINY_BPE,
      .mib = 6144,
      .seed = 1},
     {.name = "llama2-7b",
@@ -107,6 +110,7 @@ static const struct tiny_spec shapes[] = {
      .n_vocab = 32000,
      .n_ctx = 131072,
      .untied = true,
+     .tokenizer = TINY_BPE,
      .mib = 6144,
      .seed = 1},
     {.name = "llama2-13b",
@@ -120,6 +124,7 @@ static const struct tiny_spec shapes[] = {
      .n_vocab = 32000,
      .n_ctx = 131072,
      .untied = true,
+     .tokenizer = TINY_BPE,
      .mib = 10240,
      .seed = 1},
     {.name = "tiny",
@@ -130,9 +135,10 @@ static const struct tiny_spec shapes[] = {
      .d_head = 128,
      .n_embd = 256,
      .n_ff = 512,
-     .n_vocab = 512,
+     .n_vocab = 4096,
      .n_ctx = 131072,
      .untied = true,
+     .tokenizer = TINY_BPE,
      .mib = 64,
      .seed = 1},
 };
@@ -145,13 +151,13 @@ static enum ggml_type find_type(const char *name) {
 
 int main(int argc, char **argv) {
     const struct tiny_spec *found = NULL;
-    bool right = argc >= 4 && argc <= 6;
+    bool right = argc >= 4 && argc <= 7;
     for (size_t i = 0; right && i < sizeof shapes / sizeof *shapes; i++)
         if (strcmp(shapes[i].name, argv[1]) == 0) found = &shapes[i];
     enum ggml_type type = right ? find_type(argv[2]) : GGML_TYPE_COUNT;
     if (!found || type == GGML_TYPE_COUNT) {
-        fprintf(stderr,
-                "usage: build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS]]\nshapes:");
+        fprintf(stderr, "usage: build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS "
+                        "[SIDECAR]]]\nshapes:");
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             fprintf(stderr, " %s", shapes[i].name);
         fprintf(stderr, "\ntypes: f16, q8_0, q4_0, q4_K\n");
@@ -159,9 +165,13 @@ int main(int argc, char **argv) {
     }
     struct tiny_spec spec = *found;
     spec.type = type;
-    if (argc > 4) spec.n_layer = (int)strtol(argv[4], NULL, 10);
-    if (argc > 5) spec.n_head_kv = (int)strtol(argv[5], NULL, 10);
-    if (tiny_gguf_write(argv[3], &spec)) return 0;
-    fprintf(stderr, "random_model: cannot write %s\n", argv[3]);
-    return 1;
+    int n_layer = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 0,
+        n_head_kv = argc > 5 ? (int)strtol(argv[5], NULL, 10) : 0;
+    if (n_layer > 0) spec.n_layer = n_layer;
+    if (n_head_kv > 0) spec.n_head_kv = n_head_kv;
+    if (!tiny_gguf_write(argv[3], &spec))
+        return fprintf(stderr, "random_model: cannot write %s\n", argv[3]), 1;
+    if (argc > 6 && !write_sidecar_for(argv[6], argv[3], spec.seed))
+        return fprintf(stderr, "random_model: cannot write %s\n", argv[6]), 1;
+    return 0;
 }

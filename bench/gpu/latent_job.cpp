@@ -3,6 +3,7 @@
  *     latent heads=32/32 d=128 batch=1 rows=65536 queries=1 k=rot4 v=rot4 k_rank=128 v_rank=384
  *     ... rope=before fold=1
  *
+ * A score job has the scores of K, and values that cost little: V has 128 components in 2 bits.
  * rope=before: K's latents are from before RoPE, as Palu's; the kernel reconstructs keys and
  * rotates them. fold=1: pairs of channels that turn slowly are folded into the query. rope=after: a
  * group is one KV head whose channels are the components, so the job is one of attention. The table
@@ -224,6 +225,10 @@ const entry entries[] = {
     {4, 256, 4, 256, 1, true, run_shape<latent_shape<128, 256, 4, 256, 4, 4, 1, true, 1, 1, true>>},
     {4, 128, 4, 256, 4, false,
      run_shape<latent_shape<128, 128, 4, 256, 4, 4, 4, false, 2, 2, true>>},
+    {4, 128, 2, 128, 1, false,
+     run_shape<latent_shape<128, 128, 4, 128, 2, 4, 1, false, 2, 2, true>>},
+    {4, 128, 2, 128, 1, true,
+     run_shape<latent_shape<128, 128, 4, 128, 2, 4, 1, true, 2, 2, false>>},
 };
 
 /* Latents after RoPE: attention with a KV head per group. */
@@ -245,10 +250,14 @@ answer run_latent(bench_card &card, const job &j) {
     if (sscanf(j.word("heads").c_str(), "%d/%d", &p.heads, &p.kv_heads) != 2)
         return skipped("no heads=");
     p.d = j.number("d"), p.batch = j.number("batch", 1), p.rows = j.number("rows");
-    l.k_rank = j.number("k_rank"), l.v_rank = j.number("v_rank");
+    bool score = j.kind == "score";
+    l.k_rank = j.number("k_rank"), l.v_rank = score ? 128 : j.number("v_rank");
+    if (j.number("group", PART_HEADS) != PART_HEADS)
+        return skipped("no kernel for groups of " + j.word("group") + " heads");
     l.k.side = LK_K, l.v.side = LK_V;
     if (p.d != D || p.kv_heads % PART_HEADS) return skipped("no kernel for this shape");
-    if (!codec_of(j.word("k"), LK_K, &l.k.codec) || !codec_of(j.word("v"), LK_V, &l.v.codec))
+    if (!codec_of(j.word("k"), LK_K, &l.k.codec) ||
+        !codec_of(score ? "rot2" : j.word("v"), LK_V, &l.v.codec))
         return skipped("no kernel for K as rows of heads and V as latents");
     if (j.word("rope") == "after") return run_after(card, j, l);
     for (const entry &e : entries)

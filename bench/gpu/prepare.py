@@ -3,18 +3,22 @@
     DIR/kernels          bench/gpu/kernels.cpp and lib/cuda for sm_80, sm_90a and sm_120, by nvcc
     DIR/rivals_ggml      ggml-cuda's attention for sm_90 (--rivals)
     DIR/wheels/          FlashAttention 3 and exllamav3's attention (--rivals); rivals_torch.py unpacks them
-    DIR/lowkey           the program and its module, if the build has -DLOWKEY_CUDA=ON
+    DIR/programs.tar.xz  for whole models, if the build has -DLOWKEY_CUDA=ON: lowkey, its module, bench/batch, random_model, and
+                         bench/llama_depth as llama.cpp's side. The same code of ggml-cuda in them is stored once. Weights on a
+                         card need libraries that LOWKEY_CUDA=1 LOWKEY_CUDA_ARCHS=90 scripts/deps built
 
 nvcc is $NVCC, or in the path, or in /usr/local/cuda/bin. LOWKEY_JOBS compilers run at once (default 2). LOWKEY_CUDA_ARCH are
 other architectures: with 90a alone the program is a third as large.
 """
 import concurrent.futures
 import glob
+import lzma
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import zipfile
 
@@ -172,6 +176,36 @@ def fetch_wheels(folder, say):
         say(f"not carried: {name}: {why}")
 
 
+# ---- whole models ----
+
+PROGRAMS = ("lowkey", "liblowkey-cuda.so", os.path.join("bench", "batch"), os.path.join("bench", "random_model"), os.path.join("bench", "llama_depth"))
+LIKELY_SAME = 1 << 28  # bytes that the compression looks back: over a program
+
+
+def pack_programs(folder, say):
+    """Strip the programs and pack them. Without the module there are none: whole models could not run on a card."""
+    found = [path for path in (os.path.join(build_dir(), name) for name in PROGRAMS) if os.path.exists(path)]
+    if not any(path.endswith(".so") for path in found):
+        say("no programs for whole models: the build has no liblowkey-cuda.so (-DLOWKEY_CUDA=ON)")
+        return
+    filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": LIKELY_SAME}]
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        with lzma.open(os.path.join(work, "packed"), "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w") as archive:
+            for path in found:
+                stripped = os.path.join(work, os.path.basename(path))
+                subprocess.run(["strip", "-o", stripped, path], check=True)
+                archive.add(stripped, os.path.join("programs", os.path.basename(path)))
+        os.replace(os.path.join(work, "packed"), os.path.join(folder, "programs.tar.xz"))
+
+
+def unpack_programs(folder):
+    """Before a run; nothing if it has been done."""
+    packed = os.path.join(folder, "programs.tar.xz")
+    if os.path.exists(packed) and not os.path.isdir(os.path.join(folder, "programs")):
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+
+
 def collect(folder, rivals, say):
     """Build and collect; 0 if everything was built."""
     folder = os.path.abspath(folder)
@@ -182,17 +216,13 @@ def collect(folder, rivals, say):
         return 77
     status = 0
     for name, build in (("kernels", lambda: build_kernels(nvcc, folder, say)), ("ggml-cuda", lambda: build_ggml(nvcc, folder, say) if rivals else None),
-                        ("wheels", lambda: fetch_wheels(folder, say) if rivals else None)):
+                        ("wheels", lambda: fetch_wheels(folder, say) if rivals else None), ("programs", lambda: pack_programs(folder, say))):
         try:
             build()
         except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
             say(f"{name} was not built: {error}")
             status = 1
-    module = os.path.exists(os.path.join(build_dir(), "liblowkey-cuda.so"))  # whole models run on a card only with it
-    for path in ("lowkey", "liblowkey-cuda.so", os.path.join("bench", "batch"), os.path.join("bench", "random_model")):
-        if module and os.path.exists(os.path.join(build_dir(), path)):
-            shutil.copy(os.path.join(build_dir(), path), os.path.join(folder, os.path.basename(path)))
-    sizes = {name: size_of(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name not in ("objects", "logs")}
+    sizes = {name: size_of(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name not in ("objects", "logs", "programs", "models")}
     for name, size in sizes.items():
         say(f"{name}: {size / 1e6:.1f} MB")
     total = sum(sizes.values()) / 1e6

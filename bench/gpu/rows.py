@@ -26,6 +26,7 @@ LLAMA_7B = Shape("Llama-2-7B", 32, 32)
 LLAMA_13B = Shape("Llama-2-13B", 40, 40)
 QWEN_30B = Shape("Qwen3-30B-A3B", 32, 4)
 QWEN_05B = Shape("Qwen2.5-0.5B", 14, 2, 64)
+SMOL_135M = Shape("SmolLM2-135M", 9, 3, 64)
 
 
 @dataclass(frozen=True)
@@ -211,15 +212,18 @@ ROWS = [
         ratio_of=("latents f16", "latents 4 bits"), budget=10, note="the projections of queries and results, which are weights', are not in ours",
         paper={(64 * K, "latents f16"): "2.20", (64 * K, "latents 4 bits"): "6.17"}, **PALU),
     Row("palu-f5cd", "Palu, figures 5c and 5d: a step of the whole model", grid(LLAMA_7B, (1,), FIVE),
-        [model("f16", "kv=f16 shape=llama2-7b"), model("palu", "kv=palu shape=llama2-7b"), model("latents, no RoPE", "kv=latent4 shape=llama2-7b"),
+        [model("f16", "kv=f16 shape=llama2-7b"), model("palu", "kv=palu shape=llama2-7b"), model("latents, no RoPE", "kv=all:_k=latent50%+rot4_v=latent50%+rot4 shape=llama2-7b"),
          model("kivi-4", "kv=kivi-4 shape=llama2-7b")], ("f16",), ("palu", "latents, no RoPE", "kivi-4"), 150,
         paper={(32 * K, "palu"): "1.71 (f16 latents)", (64 * K, "palu"): "2.59 (4 bits)", (32 * K, "latents, no RoPE"): "2.05 (f16 latents)",
                (64 * K, "latents, no RoPE"): "5.53 (4 bits)", (32 * K, "kivi-4"): "1.78 with, 1.81 without RoPE"}, paper_of=PALU["paper_of"], default=False),
     Row("palu-f6", "Palu, figure 6: scores alone, by size of the group", grid(LLAMA_7B, (1,), FIVE),
-        [Contestant(f"group of {g}", "kernels", f"score {{words}} k=f16 k_rank={32 * g} group={g} rope=before") for g in (1, 4, 32)] + [torch("GEMV f16", "gemv")],
-        ("GEMV f16",), ("group of 1", "group of 4", "group of 32"), 12, paper={(16 * K, "group of 1"): "3.56", (16 * K, "group of 4"): "1.95", (16 * K, "group of 32"): "below 1"},
-        paper_of=PALU["paper_of"]),
-    Row("palu-t9", "Palu, table 9: prefill of one decoder block", grid(LLAMA_7B, (1,), (32 * K, 64 * K, 128 * K)), [model("block", "prefill=1 layers=1 kv=palu shape=llama2-7b")],
+        [Contestant(f"group of {g}", "kernels", f"score {{words}} k=rot4 k_rank={32 * g} group={g} rope=before") for g in (1, 4, 32)] +
+        [Contestant("group of 4, fold", "kernels", "score {words} k=rot4 k_rank=128 group=4 rope=before fold=1"), torch("GEMV f16", "gemv")],
+        ("GEMV f16",), ("group of 1", "group of 4", "group of 4, fold", "group of 32"), 12,
+        paper={(16 * K, "group of 1"): "3.56", (16 * K, "group of 4"): "1.95", (16 * K, "group of 32"): "below 1"},
+        paper_of=PALU["paper_of"] + "; latents in f16", note="ours are latents in 4 bits, and add the values of 128 components in 2 bits"),
+    Row("palu-t9", "Palu, table 9: prefill of one decoder block", grid(LLAMA_7B, (1,), (32 * K, 64 * K, 128 * K)),
+        [model("block", "prefill=1 layers=1 kv=palu shape=llama2-7b"), model("block, best-4", "prefill=1 layers=1 kv=best-4 shape=llama2-7b")],
         budget=60, paper={(32 * K, "block"): "0.231 s", (64 * K, "block"): "0.65 s", (128 * K, "block"): "1.93 s"}, paper_of="Palu, card not named, Llama-2-7B", default=False),
     Row("tale-f2", "TALE, figure 2: latency of attention, 32 KV heads", grid(LLAMA_7B, (1,), (512 * K, 1024 * K, 2048 * K)),
         [TALE_16, PALU_LIKE, UNFUSED, CUDNN], ("torch unfused f16",), ("V latents, f16", "K, V reconstructed, f16"), 20,
@@ -237,7 +241,8 @@ ROWS = [
         [Contestant(kv, "plan", f"fit shape=llama3-8b kv={kv} gib=74.5") for kv in ("f16", "tale", "best-3")], ("f16",), ("tale", "best-3"), 20,
         paper={(0, "tale"): "1.5 times FlashAttention's"}, paper_of="TALE, H100 80 GB, Llama-3.1-8B-Instruct", note="computed; in tokens, not µs", default=False),
     Row("less-t6", "LESS, table 6: prompt and generation together", [Point(LLAMA_7B, 24, 2048), Point(LLAMA_7B, 64, 2048), Point(LLAMA_13B, 4, 5000)],
-        [model(kv, f"generate=1 kv={kv}") for kv in ("f16", "h2o", "less")], ("f16",), ("h2o", "less"), 240,
+        [model("f16", "generate=1 kv=f16"), model("h2o", "generate=1 kv=keep_2.5%_by_h2o:_f16;_window_2.5%:_f16"),
+         model("less", "generate=1 kv=keep_2.5%_by_h2o:_f16;_window_2.5%:_f16;_absorb_less")], ("f16",), ("h2o", "less"), 225,
         paper={(2048, "f16"): "116.7 s at batch 24, out of memory at 64", (2048, "h2o"): "78.3 s at batch 24, 819.2 tokens/s at 64",
                (2048, "less"): "95.1 s at batch 24, 699.2 tokens/s at 64", (5000, "f16"): "257.3 s", (5000, "h2o"): "185.2 s", (5000, "less"): "204.7 s"},
         paper_of="LESS, A100 80 GB, f16, 5 % of H2O, as many new tokens as the prompt has", default=False),
@@ -245,6 +250,7 @@ ROWS = [
         [Contestant(part, "kernels", f"{job} {{words}}") for part, job in
          (("attention", "attend segments=f16/f16:51"), ("eviction", "evict policy=h2o keep=51"), ("kernels", "less part=features state=8"),
           ("synthesis", "less part=read state=8"), ("update", "less part=update state=8"))], budget=8,
+        note="kernels: the features of a key; synthesis: the features of queries and what they read",
         paper={(512, "attention"): "23.61", (512, "eviction"): "4.39", (512, "kernels"): "0.87", (512, "synthesis"): "1.35", (512, "update"): "1.51"},
         paper_of="LESS, A100 80 GB, Llama-2-7B, 512 + 512 tokens, batch 64; no unit is given"),
     Row("kvheads-t1", "KV heads, table 1: BLOOMZ-7B1 with fewer KV heads, the 2,050th token", [Point(Shape("BLOOMZ-7B1", 32, n), 1, 2049) for n in (32, 16, 8, 4)],
@@ -259,13 +265,15 @@ ROWS = [
         paper={(400, "f16"): "6.75 tokens/s", (400, "compressed"): "5.53 (0.82)", (400, "selective"): "4.47 (0.66)"}, paper_of="Selective, A100 80 GB, GPT-fast, Llama-3.1-8B", default=False),
 
     # Whole models.
-    Row("model-8b", "a decoding step of Llama-3-8B's shape, 4-bit random weights", grid(LLAMA_8B, (1, 8, 32), (8 * K, 32 * K, 64 * K, 128 * K)),
-        [model(kv, f"kv={kv} shape=llama3-8b") for kv in ("best-4", "best-3", "f16")] +
-        [model(f"llama.cpp {t}", f"llama={t} shape=llama3-8b") for t in ("f16", "q8_0", "q4_0")],
-        ("llama.cpp f16", "llama.cpp q8_0", "llama.cpp q4_0"), ("best-4", "best-3"), 200,
-        {**goals("best-4", b1_64k=1.5, b8_32k=2.5), **goals("best-3", b1_64k=1.5, b8_32k=2.5)}, default=False),
-    Row("same-text", "real models: the same 200 greedy tokens on CPU and card, KL of best-3, a session saved on one and continued on the other",
-        [Point(QWEN_05B, 1, 2048)], [Contestant("same-text", "model", "same-text")], budget=60, default=False),
+    Row("model-8b", "a decoding step of Llama-3-8B's shape, 4-bit random weights",
+        [Point(LLAMA_8B, b, n * K) for b, n in ((1, 64), (8, 32), (1, 128), (1, 8), (32, 8), (32, 32), (1, 32), (8, 8), (8, 128), (8, 64), (32, 64), (32, 128))],
+        [model(kv, f"kv={kv} shape=llama3-8b batches=1,8,32") for kv in ("best-4", "best-3")] +
+        [model(f"llama.cpp {t}", f"llama={t} shape=llama3-8b batches=1,8,32") for t in ("f16", "q8_0", "q4_0")] +
+        [model("f16", "kv=f16 shape=llama3-8b batches=1,8,32")],
+        ("llama.cpp f16", "llama.cpp q8_0", "llama.cpp q4_0"), ("best-4", "best-3"), 225,
+        {**goals("best-4", b1_64k=1.5, b8_32k=2.5), **goals("best-3", b1_64k=1.5, b8_32k=2.5)}, note="one process measures all batches of a cache and a length", default=False),
+    Row("same-text", "real models, f32 weights: the same greedy text on CPU and card, KL of best-3, a session saved on one and continued on the other",
+        [Point(SMOL_135M, 1, 2048)], [Contestant(name, "model", f"same-text model={name}") for name in ("SmolLM2", "Qwen2.5")], budget=120, default=False),
     Row("memory", "what fits in 24 and 80 GB: the longest context of Llama-3-8B's shape, 4-bit weights", [Point(LLAMA_8B, b, 0) for b in (1, 8, 32)],
         [Contestant(f"{kv}, {gb} GB", "plan", f"fit {{words}} shape=llama3-8b kv={kv} gib={gib}") for gb, gib in ((24, 22.35), (80, 74.5)) for kv in ("f16", "best-4", "best-3")] +
         [Contestant(f"llama.cpp {t}, {gb} GB", "plan", f"fit {{words}} shape=llama3-8b llama={t} gib={gib}") for gb, gib in ((24, 22.35), (80, 74.5)) for t in ("f16", "q4_0")],
