@@ -335,7 +335,9 @@ struct lk_session_opts {
     const char *device;
     uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
 
-    int32_t n_checkpoint;      /* maximum of the states that lk_session_sync keeps; 0: none */
+    int32_t n_checkpoint;      /* maximum of the states that lk_session_sync keeps; 0: none, so an
+                                  edited or repeated turn is prefilled from the start with most
+                                  recipes: chats want 64, which the programs have */
     uint64_t checkpoint_bytes; /* what they may hold, beyond the first 8; 0: 64 MiB, or a quarter
                                   of an f16 cache of n_ctx tokens if that is more */
     lk_progress progress;      /* of lk_session_sync; may be NULL; units are tokens x layers */

@@ -1,4 +1,5 @@
-/* Named recipes. Those named after a paper have its settings, as far as a cache can: rows before
+/* Named recipes: ours first, as people choose them, then f16 and the papers'. Those named after a
+ * paper have its settings, as far as a cache can: rows before
  * RoPE need a sidecar, and the newest rows are not quantized until they fill a tile. Ours were
  * chosen by measurement (docs/results/quality.md). They have a window of rot8, not int8, between
  * the body and the exact rows, because a single outlier channel of K uses up the range of int8. */
@@ -12,6 +13,24 @@
 static const struct {
     const char *name, *text, *note, *compress;
 } presets[] = {
+    {"best-4", "sink 4: f16; body: rot4; window 64: f16",
+     "4 bits, rotated: very close to the full cache; the default", NULL},
+    {"best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
+     "K in 3 bits, V in 2, the newest fifth in 4: small differences at a fifth of the size", NULL},
+    {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
+     "2 bits, rotated: for the longest contexts; answers differ now and then", NULL},
+    {"trellis-3",
+     "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); recent 20%: rot4; window 64: rot8",
+     "as best-3 with trellis-coded levels: a little less loss, more time to pack a row", NULL},
+    {"trellis-2", "sink 4: f16; body: rot2(trellis); window 32: rot8",
+     "as best-2 with trellis-coded levels: a third less loss, more time to pack a row", NULL},
+    {"trellis-1.5", "sink 4: f16; body: k=rot2(trellis) v=rot1(trellis); window 64: rot8",
+     "K in 2 bits, V in 1, trellis-coded: the smallest cache that needs no sidecar", NULL},
+    {"best-1.9",
+     "sink 4: f16; body: k=latent46%(pre)+rot3(nomean) v=latent100%+rot2; window 64: rot8",
+     "K in half of its components, V in the directions it uses: the smallest cache, but slow at "
+     "long contexts",
+     "--method palu --mean --svd output"},
     {"f16", "all: f16", "the full cache in half precision: exact, the reference for the others",
      NULL},
     {"selective", "sink 16: f16; body: int8; window 256: f16",
@@ -32,25 +51,6 @@ static const struct {
      "H2O: the 128 tokens with the most attention and the newest 128", NULL},
     {"tova", "keep 255 by tova: f16; window 1: f16",
      "TOVA: the last token and the 255 tokens that it attends to most", NULL},
-    {"best-4", "sink 4: f16; body: rot4; window 64: f16",
-     "4 bits, rotated: very close to the full cache; the safe choice", NULL},
-    {"best-3", "sink 4: f16; body: k=rot3 v=rot2; recent 20%: rot4; window 64: rot8",
-     "K in 3 bits, V in 2, the newest fifth in 4: small differences at a quarter of the size",
-     NULL},
-    {"best-2", "sink 4: f16; body: rot2; window 32: rot8",
-     "2 bits, rotated: for the longest contexts; answers differ now and then", NULL},
-    {"trellis-3",
-     "sink 4: f16; body: k=rot3(trellis) v=rot2(trellis); recent 20%: rot4; window 64: rot8",
-     "as best-3 with trellis-coded levels: a little less loss, more time to pack a row", NULL},
-    {"trellis-2", "sink 4: f16; body: rot2(trellis); window 32: rot8",
-     "as best-2 with trellis-coded levels: a third less loss, more time to pack a row", NULL},
-    {"trellis-1.5", "sink 4: f16; body: k=rot2(trellis) v=rot1(trellis); window 64: rot8",
-     "K in 2 bits, V in 1, trellis-coded: the smallest cache that needs no sidecar", NULL},
-    {"best-1.9",
-     "sink 4: f16; body: k=latent46%(pre)+rot3(nomean) v=latent100%+rot2; window 64: rot8",
-     "K in half of its components, V in the directions it uses: the smallest cache, but slow at "
-     "long contexts",
-     "--method palu --mean --svd output"},
     {"palu", "all: k=latent(pre)+asym3(hadamard) v=latent+asym3(hadamard); eager",
      "Palu: latents in 3 bits, ranks of the sidecar, K before RoPE; nothing is ever exact",
      "--method palu --rank 50%"},

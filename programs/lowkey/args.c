@@ -58,8 +58,12 @@ static const struct opt *find_opt(const struct getopt_table *table, int c) {
 }
 
 static bool print_range_error(const struct opt *opt, const char *text) {
-    print_error("--%s: '%s' is not a number from %.10g to %.10g%s", opt->name, text, opt->min,
-                opt->max, opt->endless ? ", nor -1" : "");
+    bool mib = opt->value && strcmp(opt->value, "MIB") == 0, whole = opt->kind != OPT_REAL;
+    print_error("--%s: '%s' is not a number%s from %.10g to %.10g%s%s", opt->name, text,
+                mib ? " of MiB" : "", opt->min, opt->max, opt->endless ? ", nor -1" : "",
+                mib                            ? "; 8192 is 8 GiB"
+                : whole && opt->max >= 1 << 20 ? "; 32k is 32768"
+                                               : "");
     return false;
 }
 
@@ -138,18 +142,36 @@ static void print_unknown_option(const struct command *command, const struct get
                                  const char *arg, const char *value) {
     char advice[400];
     const char *name = arg + strspn(arg, "-");
+    const int len = (int)strcspn(arg, "="); /* the value may be a secret */
     struct lk_closest close = {.word = name, .len = strcspn(name, "=")};
     if (foreign_option_advice(arg, value, advice, sizeof advice)) {
-        print_error("unknown option '%s': %s", arg, advice);
+        print_error("unknown option '%.*s': %s", len, arg, advice);
+        return;
+    }
+    if (command->operand_hint && (strcmp(arg, "-p") == 0 || strcmp(arg, "--prompt") == 0)) {
+        print_error("unknown option '%s': %s", arg, command->operand_hint);
         return;
     }
     lk_closest_offer(&close, "help");
     for (size_t i = 0; i < table->n; i++) lk_closest_offer(&close, table->opt[i]->name);
     if (close.name)
-        print_error("unknown option '%s': did you mean --%s? See 'lowkey %s --help'", arg,
+        print_error("unknown option '%.*s': did you mean --%s? See 'lowkey %s --help'", len, arg,
                     close.name, command->name);
     else
-        print_error("unknown option '%s'; see 'lowkey %s --help'", arg, command->name);
+        print_error("unknown option '%.*s'; see 'lowkey %s --help'", len, arg, command->name);
+}
+
+/* Whether `arg` is another program's long option. getopt would take it as the start of one of ours:
+ * --api-key is not --api-key-file. */
+static bool is_foreign(const struct getopt_table *table, const char *arg) {
+    char advice[400];
+    if (strncmp(arg, "--", 2) != 0) return false;
+    const char *name = arg + 2;
+    size_t len = strcspn(name, "=");
+    if (!len) return false;
+    for (size_t i = 0; i < table->n; i++)
+        if (strncmp(table->opt[i]->name, name, len) == 0 && !table->opt[i]->name[len]) return false;
+    return foreign_option_advice(arg, NULL, advice, sizeof advice);
 }
 
 /* Whether `arg`, one dash and several characters, is a letter with its value ("-n20", "-kbest-3").
@@ -251,8 +273,9 @@ int args_read(const struct command *command, const struct opt_group *group, size
     optind = 1;
     for (;;) {
         const char *arg = optind < argc ? argv[optind] : "";
-        if (arg[0] == '-' && arg[1] && arg[1] != '-' && arg[2] &&
-            !is_letter_with_value(&table, arg)) {
+        bool long_letter = arg[0] == '-' && arg[1] && arg[1] != '-' && arg[2] &&
+                           !is_letter_with_value(&table, arg);
+        if (long_letter || is_foreign(&table, arg)) {
             print_unknown_option(command, &table, arg, optind + 1 < argc ? argv[optind + 1] : NULL);
             return STATUS_ERROR;
         }

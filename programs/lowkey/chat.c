@@ -16,11 +16,15 @@
 void chat_note(const struct chat *c, const char *format, ...) {
     FILE *out = c->terminal && !c->args.json ? stdout : stderr;
     va_list args;
-    if (c->color) fputs("\x1b[2m", out);
     va_start(args, format);
-    vfprintf(out, format, args);
+    char *text = xvasprintf(format, args);
     va_end(args);
+    struct word_wrap wrap = word_wrap_start(out, terminal_width(out));
+    if (c->color) fputs("\x1b[2m", out);
+    word_wrap_print(&wrap, text, strlen(text));
+    word_wrap_flush(&wrap);
     fputs(c->color ? "\x1b[0m\n" : "\n", out);
+    free(text);
     fflush(out);
 }
 
@@ -141,7 +145,8 @@ static struct answer generate_answer(struct chat *c, lk_sampler *sampler, size_t
                                          .prompt = question,
                                          .before = formatted + n_question,
                                          .constrained = c->args.sampler.grammar_file != NULL,
-                                         .color = c->color && c->terminal};
+                                         .color = c->color && c->terminal,
+                                         .width = c->terminal ? terminal_width(stdout) : 0};
     struct answer answer =
         generate(c->model, c->session, sampler, c->drafting.drafter, max_tok, &output);
     free(question);
@@ -224,6 +229,8 @@ void chat_answer_question(struct chat *c, const char *question) {
         answer(c);
     } else {
         chat_conversation_drop_last(&c->conversation);
+        if (c->documents.n && c->terminal)
+            chat_note(c, "the attached file is kept for the next message; /file - drops it");
     }
 }
 

@@ -89,8 +89,11 @@ static bool set(const struct setting *s, const char *text) {
     bool number =
         !word && end != text && !*end && isfinite(value) && (!s->integer || floor(value) == value);
     if ((word ? !s->flag : !number) || value < s->min || value > s->max) {
-        print_error("/set %s: expected %s %g to %g, not '%s'", s->name,
-                    s->real ? "a number from" : "a whole number from", s->min, s->max, text);
+        if (s->flag)
+            print_error("/set %s: expected on or off, not '%s'", s->name, text);
+        else
+            print_error("/set %s: expected %s %.10g to %.10g, not '%s'", s->name,
+                        s->real ? "a number from" : "a whole number from", s->min, s->max, text);
         return false;
     }
     if (s->real) *s->real = value;
@@ -154,7 +157,8 @@ static void cmd_file(struct chat *c, const char *args) {
     if (!path) {
         for (size_t i = 0; i < c->documents.n; i++)
             chat_note(c, "%s is attached to the next message", c->documents.item[i].name);
-        if (!c->documents.n) print_error("/file needs a name: /file NAME [QUESTION]");
+        if (!c->documents.n)
+            chat_note(c, "no file is attached; /file NAME [QUESTION] attaches one");
     } else if (strcmp(path, "-") == 0) {
         chat_documents_clear(&c->documents);
         chat_note(c, "no file is attached");

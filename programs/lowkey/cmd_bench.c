@@ -120,6 +120,26 @@ static int measure(const struct bench_args *a, lk_model *model, const struct rec
     return STATUS_OK;
 }
 
+/* Refuse a depth that cannot fit before anything is computed. The cache is held twice. */
+static int check_depth(const struct bench_args *a, const lk_model *model,
+                       const struct recipes *recipes) {
+    const size_t depth = (size_t)a->depth.item[a->depth.n - 1];
+    const size_t n_tok = depth + (size_t)a->prefill + (size_t)a->decode;
+    const uint64_t limit = available_bytes("");
+    for (size_t k = 0; k < recipes->n && limit && n_tok <= INT32_MAX; k++) {
+        char need[NUMBER_BUF], have[NUMBER_BUF], count[NUMBER_BUF];
+        lk_session_opts opts = {.n_ctx = (int32_t)n_tok};
+        lk_plan plan;
+        if (lk_plan_make(model, recipes->item[k], &opts, &plan, NULL)) continue;
+        if (plan.cache_bytes <= limit / 2) continue;
+        return print_error("--depth: %s tokens of %s need twice %s of cache, but the free memory "
+                           "is %s",
+                           format_count(count, depth), recipes->name[k],
+                           format_bytes(need, plan.cache_bytes), format_bytes(have, limit));
+    }
+    return STATUS_OK;
+}
+
 /* ---- output ---- */
 
 static json_t *json_rate(double tps) { return tps > 0 ? json_number(tps) : json_null(); }
@@ -264,6 +284,7 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     if (!status) status = model_open(&a.model, false, &model);
     if (!status) status = find_tokens(&a, model, &tok);
     if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);
+    if (!status && !a.model.cluster) status = check_depth(&a, model, &recipes);
     if (!status) status = measure(&a, model, &recipes, tok.at, tok.n, row, &n_row);
     /* Results from before Ctrl-C are printed too. */
     if (!status || (status == STATUS_INTERRUPTED && n_row)) {

@@ -315,7 +315,7 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = saved_session_find(command, &a.saved, &a.session.kv, &r.recipe);
     if (!status) status = read_prompt(&a, &r.prompt);
     a.model.n_ctx = a.session.ctx;
-    if (!status) status = model_open(&a.model, isatty(STDERR_FILENO), &r.model);
+    if (!status) status = model_open(&a.model, true, &r.model);
     if (!status) sampler_args_complete(&a.sampler, r.model);
     bool is_default = !status && !r.recipe;
     if (!status) status = open_default_recipe(r.model, &r.recipe);

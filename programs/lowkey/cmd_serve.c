@@ -460,6 +460,23 @@ static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox
     return STATUS_OK;
 }
 
+/* Refuse limits under which no request could be answered. */
+static int check_limits(const struct lk_server_opts *o) {
+    enum { LEAST = 256 }; /* tokens of a short question and its answer */
+    char need[NUMBER_BUF], have[NUMBER_BUF];
+    lk_session_opts opts = {.n_ctx = o->n_ctx < LEAST ? o->n_ctx : LEAST};
+    lk_plan plan;
+    if (!o->max_bytes)
+        return print_error("cannot determine the free memory; set a limit with --cache-limit MIB");
+    if (lk_plan_make(o->model, o->recipe[0], &opts, &plan, NULL)) return STATUS_OK;
+    uint64_t bytes = plan.peak_bytes - plan.weight_bytes;
+    if (bytes <= o->max_bytes) return STATUS_OK;
+    return print_error("the limit for caches is %s, but %d tokens need %s; use --cache-limit %llu "
+                       "or more",
+                       format_bytes(have, o->max_bytes), (int)opts.n_ctx, format_bytes(need, bytes),
+                       (unsigned long long)(bytes >> 20) + 1);
+}
+
 static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 static int print_stored(const struct lk_stored *stored) {
@@ -536,11 +553,10 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
         set_names(&a, &s);
         struct lk_server_opts o = server_opts(&a, &s);
         drop_unsupported_presets(&o, &s);
-        status = reserve_descriptors(&o.n_connection);
-        if (!status)
-            status = o.max_bytes ? serve_until_signal(&o, &s.notify, a.sandbox)
-                                 : print_error("cannot determine the free memory; set a limit with "
-                                               "--cache-limit MIB");
+        warn_beyond_training(s.model, o.n_ctx);
+        status = check_limits(&o);
+        if (!status) status = reserve_descriptors(&o.n_connection);
+        if (!status) status = serve_until_signal(&o, &s.notify, a.sandbox);
     }
     notify_close(&s.notify);
     for (size_t i = 0; i < s.n_name; i++) free(s.name[i]);

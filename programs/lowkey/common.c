@@ -184,6 +184,23 @@ void make_sentences(struct lk_buf *text, size_t n) {
 
 /* ---- recipes ---- */
 
+/* Does kv name several recipes, with commas between them? */
+static bool is_list(const char *kv) {
+    const char *rest = kv;
+    size_t n = 0;
+    for (; *rest; n++) {
+        size_t len = strcspn(rest, ",");
+        char *name = xasprintf("%.*s", (int)len, rest);
+        lk_recipe *recipe = NULL;
+        bool good = !lk_recipe_parse(&recipe, name, NULL);
+        lk_recipe_free(recipe);
+        free(name);
+        if (!good) return false;
+        rest += len + (rest[len] == ',');
+    }
+    return n > 1;
+}
+
 /* *is_file: kv is the name of a file that contains the recipe. */
 static int open_recipe(const char *kv, lk_recipe **out, bool *is_file) {
     enum { MAX_FILE_BYTES = 16 * 1024 };
@@ -196,8 +213,12 @@ static int open_recipe(const char *kv, lk_recipe **out, bool *is_file) {
     if (strpbrk(kv, ":=;") || stat(kv, &info)) {
         if (strchr(kv, '/') && !strpbrk(kv, ":=;"))
             return print_error("recipe: '%s' is neither a recipe nor a file", kv);
-        bool is_name = strpbrk(kv, ":=; \n") == NULL;
-        return print_error("%s%s", err.msg, is_name ? "; see 'lowkey recipes'" : "");
+        if (is_list(kv))
+            return print_error("'%s' names several recipes: give --kv once for each", kv);
+        bool is_name = strpbrk(kv, ":=; \n") == NULL, guessed = strchr(err.msg, '?');
+        return print_error("%s%s%s", err.msg,
+                           is_name && !guessed ? ", and there is no file of this name" : "",
+                           is_name ? "; see 'lowkey recipes'" : "");
     }
     int read = read_text_file(kv, "recipe", MAX_FILE_BYTES, &text);
     if (read) return read;
@@ -275,8 +296,9 @@ struct opt_group session_options(struct session_args *args) {
              "preset, recipe, or file with a recipe (default: the first preset tuned for the "
              "model, or " DEFAULT_RECIPE "; see 'lowkey recipes')",
              OPT_TEXTS, &args->kv},
-            {'c', "ctx", "N", "maximum number of tokens in the session (default: as trained)",
-             OPT_INT, &args->ctx, 1, 1 << 24},
+            {'c', "ctx", "N",
+             "maximum number of tokens in the session (default, and 0: as trained)", OPT_INT,
+             &args->ctx, 0, 1 << 24},
             {0, "max-memory", "MIB", "limit for cache and scratch memory (default: free memory)",
              OPT_INT, &args->max_memory, 1, 1 << 24},
             {0, "stream", NULL,

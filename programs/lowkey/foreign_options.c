@@ -19,7 +19,8 @@ static const struct foreign_option table[] = {
     {"-ngl --gpu-layers --n-gpu-layers -dev --device -sm --split-mode -ts --tensor-split -mg "
      "--main-gpu -nkvo --no-kv-offload -kvo --kv-offload -ot --override-tensor -cmoe --cpu-moe "
      "-ncmoe --n-cpu-moe --no-op-offload --rpc --gpu-memory-utilization --tensor-parallel-size",
-     "lowkey computes on the CPU only; leave it out"},
+     "leave it out; --device NAME and --layers N put layers on a device, where a command has them "
+     "('lowkey info' names the devices)"},
     {"-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url",
      "download the GGUF file, then give it with -m FILE"},
     {"--ctx-size --max-model-len --num-ctx", "use -c N"},

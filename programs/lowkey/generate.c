@@ -21,12 +21,14 @@ const char *stop_name(enum stop_reason stop) {
 struct printer {
     const struct answer_output *output;
     struct lk_thoughts split;
+    struct word_wrap wrap;
     bool is_inside; /* of thoughts */
 };
 
 static void start_printer(struct printer *p, const struct answer_output *output) {
     struct lk_buf thoughts = {0}, text = {0};
     *p = (struct printer){.output = output};
+    p->wrap = word_wrap_start(output->out, output->width);
     lk_thoughts_init(&p->split, output->form, output->prompt ? output->prompt : "",
                      output->constrained);
     if (output->before)
@@ -40,13 +42,16 @@ static void print_part(struct printer *p, bool is_inside, const struct lk_buf *p
     FILE *out = p->output->out;
     bool color = p->output->color;
     if (!out || part->len == from) return;
-    if (is_inside != p->is_inside)
+    if (is_inside != p->is_inside) {
+        word_wrap_flush(&p->wrap);
         fputs(is_inside ? color ? "\x1b[2m" : "<think>\n"
               : color   ? "\x1b[0m\n\n"
                         : "\n</think>\n\n",
               out);
+        p->wrap = word_wrap_start(out, p->output->width);
+    }
     p->is_inside = is_inside;
-    fwrite(part->at + from, 1, part->len - from, out);
+    word_wrap_print(&p->wrap, part->at + from, part->len - from);
 }
 
 /* Add text to the parts and print it. NULL: the answer is complete. */
@@ -60,6 +65,7 @@ static void print_text(struct printer *p, struct answer *answer, const char *tex
     xbuf_add(&answer->text, "", 0);
     print_part(p, true, &answer->thoughts, n_thoughts);
     print_part(p, false, &answer->text, n_text);
+    if (!text && p->output->out) word_wrap_flush(&p->wrap);
     if (!text && p->is_inside && p->output->out)
         fputs(p->output->color ? "\x1b[0m" : "\n</think>", p->output->out);
     if (p->output->out) fflush(p->output->out);

@@ -35,6 +35,7 @@ struct answer_output {
     const char *prompt,
         *before;             /* with a form: the prompt, and the text that is continued, or "" */
     bool constrained, color; /* as of lk_thoughts_init */
+    int width;               /* columns to break lines at, between words; 0: none */
 };
 
 /* Continue `session` with at most max_tok tokens. `drafter`: the session's, or NULL. Free with

@@ -22,9 +22,11 @@ static const struct command commands[] = {
      .operands = "",
      .operand_hint = "messages are typed, or piped in",
      .description =
-         "Answers messages that are typed or piped in. Without -m, a small model is downloaded the "
-         "first time. Lines that start with a slash are commands; /help lists them. Ctrl-C stops "
-         "an answer, and leaves if pressed twice at the prompt. See docs/chat.md.",
+         "Answers messages that are typed or piped in. Without -m, a small model is used; the "
+         "first "
+         "time, chat asks whether to download it. Lines that start with a slash are commands; "
+         "/help lists them. Ctrl-C stops an answer, and leaves if pressed twice at the prompt. See "
+         "docs/chat.md.",
      .examples = "  lowkey chat\n"
                  "  lowkey chat --session trip.lk\n"
                  "  lowkey chat -m model.gguf --kv best-3 --system \"Answer in one sentence.\"\n"
@@ -226,8 +228,16 @@ static int print_unknown_command(const char *name) {
                  {"server", "serve"},   {"ppl", "perplexity"}, {"benchmark", "bench"},
                  {"show", "info"},      {"memory", "plan"},    {"evaluate", "eval"},
                  {"presets", "recipes"}};
+    static const char *const model_commands[] = {"pull", "download", "list",  "ls",
+                                                 "ps",   "rm",       "models"};
     struct lk_closest close = {.word = name, .len = strlen(name)};
     const char *meant = NULL;
+    for (size_t i = 0; i < sizeof model_commands / sizeof model_commands[0]; i++)
+        if (strcmp(name, model_commands[i]) == 0)
+            return print_error("unknown command '%s': lowkey keeps no list of models; any GGUF "
+                               "file is given with -m, and the script fetch-model downloads some "
+                               "(fetch-model --list)",
+                               name);
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(name, other[i].theirs) == 0) meant = other[i].ours;
     for (size_t i = 0; i < N_COMMANDS; i++) lk_closest_offer(&close, commands[i].name);
@@ -251,6 +261,7 @@ static int cmd_help(int argc, char **argv) {
     }
     const struct command *command = find_command(argv[2]);
     if (!command) return print_unknown_command(argv[2]);
+    if (argc > 3) return print_error("'lowkey help' explains one command at a time");
     char option[] = "--help";
     char *command_argv[] = {argv[2], option, NULL};
     return command->run(command, 2, command_argv);

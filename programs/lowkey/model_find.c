@@ -101,14 +101,28 @@ static int run_fetch_script(char *script, const char *model_name) {
     return STATUS_OK;
 }
 
+/* On a terminal: may the model be downloaded? */
+static bool ask_to_download(const struct default_model *model) {
+    char answer[16] = "";
+    fprintf(stderr, "No model is given with -m. Download the default one, %s (%s)? [Y/n] ",
+            model->name, model->size);
+    return fgets(answer, sizeof answer, stdin) && strchr("yY\n", answer[0]);
+}
+
 static int fetch_default_model(const struct default_model *model, const char *path) {
     char *script = find_fetch_script();
     if (!script)
         return print_error("no model: give one with -m FILE.gguf, or run lowkey's script "
                            "fetch-model, which downloads one to %s",
                            path);
-    fprintf(stderr, "lowkey: no model is given with -m; downloading the default one, %s (%s)\n",
-            model->name, model->size);
+    bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    if (!terminal || !ask_to_download(model)) {
+        int status = print_error("no model: give one with -m FILE.gguf, or download %s (%s) with "
+                                 "%s %s",
+                                 model->name, model->size, script, model->name);
+        free(script);
+        return interrupted() ? STATUS_INTERRUPTED : status;
+    }
     int status = run_fetch_script(script, model->name);
     free(script);
     if (!status && access(path, R_OK))

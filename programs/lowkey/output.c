@@ -1,4 +1,7 @@
 /* Error messages, formatted numbers, JSON, and what the terminal can show. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* wcwidth */
+#endif
 #include "output.h"
 
 #include <langinfo.h>
@@ -10,6 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 int print_error(const char *format, ...) {
     char line[1024];
@@ -105,6 +109,73 @@ void print_paragraph(FILE *file, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     print_wrapped(file, text, 0, 0, width ? width : INT_MAX);
+}
+
+/* ---- words that come in pieces ---- */
+
+struct word_wrap word_wrap_start(FILE *file, int width) {
+    return (struct word_wrap){.file = file, .width = width, .line_start = true};
+}
+
+/* Columns of the text, which is UTF-8. */
+static int columns_of(const char *text, size_t len) {
+    int n = 0;
+    mbstate_t state = {0};
+    for (size_t i = 0, used; i < len; i += used) {
+        wchar_t c = L'x';
+        used = mbrtowc(&c, text + i, len - i, &state);
+        if (used == 0 || used > len - i) return n + 1;
+        int w = wcwidth(c);
+        n += w < 0 ? 1 : w;
+    }
+    return n;
+}
+
+void word_wrap_flush(struct word_wrap *wrap) {
+    if (!wrap->width) return; /* nothing is held */
+    int columns = columns_of(wrap->word, wrap->n_word);
+    bool breaks = wrap->n_word && wrap->column > 0 && wrap->n_space > 0 && !wrap->code &&
+                  wrap->column + wrap->n_space + columns > wrap->width;
+    if (breaks) {
+        fputc('\n', wrap->file);
+        wrap->column = 0;
+    } else {
+        fprintf(wrap->file, "%*s", wrap->n_space, "");
+        wrap->column += wrap->n_space;
+    }
+    fwrite(wrap->word, 1, wrap->n_word, wrap->file);
+    wrap->column += columns;
+    while (wrap->column > wrap->width) wrap->column -= wrap->width; /* the terminal breaks it */
+    wrap->n_space = 0;
+    wrap->n_word = 0;
+}
+
+void word_wrap_print(struct word_wrap *wrap, const char *text, size_t len) {
+    static const char fence[] = "```";
+    if (!wrap->width) fwrite(text, 1, len, wrap->file);
+    for (size_t i = 0; i < len && wrap->width; i++) {
+        unsigned char c = (unsigned char)text[i];
+        /* Scripts without blanks, from U+2E80 on, break anywhere. */
+        bool is_start = (c & 0xc0) != 0x80, is_wide = wrap->n_word > 0 && is_start &&
+                                                      (unsigned char)wrap->word[0] >= 0xe2 &&
+                                                      c >= 0xe2;
+        bool is_full = is_start && wrap->n_word + 4 > sizeof wrap->word;
+        if (c == ' ' || c == '\n' || is_wide || is_full) {
+            if (wrap->n_word || c == '\n') word_wrap_flush(wrap);
+            wrap->line_start = c == '\n';
+        }
+        if (c == ' ') {
+            wrap->n_space++;
+        } else if (c == '\n') {
+            fputc('\n', wrap->file);
+            wrap->column = 0;
+        } else {
+            wrap->word[wrap->n_word++] = (char)c;
+            bool is_fence = wrap->n_word == sizeof fence - 1 && wrap->line_start &&
+                            memcmp(wrap->word, fence, sizeof fence - 1) == 0;
+            if (is_fence) wrap->code = !wrap->code;
+        }
+    }
 }
 
 /* ---- JSON ---- */

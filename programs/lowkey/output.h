@@ -42,6 +42,24 @@ void print_wrapped(FILE *file, const char *text, int column, int indent, int wid
 /* Print text of less than 1024 bytes as a paragraph: wrapped on a terminal, else one line. */
 void print_paragraph(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Text that comes in pieces, with line breaks between words at the width of the terminal. The lines
+ * of Markdown's code blocks are left as they are. */
+struct word_wrap {
+    FILE *file;
+    int width;  /* columns; 0: nothing is broken */
+    int column; /* of the cursor */
+    int n_space;
+    char word[128]; /* [n_word] not printed yet, after n_space blanks */
+    size_t n_word;
+    bool line_start, code; /* code: between two lines that start with ``` */
+};
+
+/* The cursor is at the first column. */
+struct word_wrap word_wrap_start(FILE *file, int width);
+void word_wrap_print(struct word_wrap *wrap, const char *text, size_t len);
+/* Print what is held. */
+void word_wrap_flush(struct word_wrap *wrap);
+
 /* ---- JSON ---- */
 
 /* A number, or null if it is not finite: JSON has no infinities and NaNs. */

@@ -20,16 +20,22 @@ void *xrealloc(void *ptr, size_t size) {
     return bigger;
 }
 
-char *xasprintf(const char *format, ...) {
-    va_list args, again;
-    va_start(args, format);
+char *xvasprintf(const char *format, va_list args) {
+    va_list again;
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
-    va_end(args);
     if (n < 0) exit_out_of_memory();
     char *text = xmalloc((size_t)n + 1);
     vsnprintf(text, (size_t)n + 1, format, again);
     va_end(again);
+    return text;
+}
+
+char *xasprintf(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char *text = xvasprintf(format, args);
+    va_end(args);
     return text;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 
 void *xmalloc(size_t size);
@@ -11,6 +12,7 @@ void *xrealloc(void *ptr, size_t size);
 
 /* Format into new memory: free it with free(). */
 char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2), nonnull(1)));
+char *xvasprintf(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 
 /* Append to a buffer without a limit. Afterwards buf->at is not NULL, even if `len` is 0. */
 void xbuf_add(struct lk_buf *buf, const char *bytes, size_t len);

@@ -10,9 +10,30 @@ static int codec_bits(const char *codec) {
     return digit ? (int)strtol(digit, NULL, 10) : 0;
 }
 
-/* What a recipe loses, from "none" to "forgets", as docs/results/quality.md shows for the presets.
- * The codec of K decides: errors of K change what attention reads, errors of V average out. */
+/* The preset that a recipe's text names, in full. False: it is none. */
+static bool find_preset(const lk_recipe *recipe, lk_preset *out, bool *tuned) {
+    const char *name = lk_recipe_text(recipe);
+    *tuned = false;
+    for (size_t i = 0; lk_recipe_preset(i, out); i++)
+        if (strcmp(out->name, name) == 0) return true;
+    *tuned = true;
+    for (size_t i = 0; lk_recipe_tuned(i, out); i++)
+        if (strcmp(out->name, name) == 0) return true;
+    return false;
+}
+
+/* What a recipe loses, from "none" to "forgets": "minimal" is a KL of about 0.003 and less on the
+ * models of docs/results/quality.md and docs/tuning.md, "small" of 0.02 and less. The smallest
+ * level says nothing about a tuned recipe, where many layers have more bits. Of others the codec of
+ * K decides: errors of K change what attention reads, errors of V average out. */
 static const char *recipe_loss(const lk_recipe *recipe) {
+    lk_preset preset;
+    bool tuned, named = find_preset(recipe, &preset, &tuned);
+    if (strstr(named ? preset.text : lk_recipe_text(recipe), "read ")) return "forgets";
+    if (named && tuned) {
+        const char *size = strrchr(preset.name, '-');
+        return size && strtol(size + 1, NULL, 10) >= 4 ? "minimal" : "small";
+    }
     lk_recipe_level level;
     int k_bits = 16, v_bits = 16;
     bool is_latent = false, is_rotated = true;
@@ -32,14 +53,10 @@ static const char *recipe_loss(const lk_recipe *recipe) {
 
 /* A recipe that requests may select: its name, its text, the note of a preset, and its loss. */
 static json_t *recipe_json(const lk_recipe *recipe) {
-    const char *name = lk_recipe_text(recipe), *text = name, *note = "";
+    const char *name = lk_recipe_text(recipe);
     lk_preset preset;
-    for (size_t i = 0; lk_recipe_preset(i, &preset); i++) {
-        if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
-    }
-    for (size_t i = 0; lk_recipe_tuned(i, &preset); i++) {
-        if (strcmp(preset.name, name) == 0) text = preset.text, note = preset.note;
-    }
+    bool tuned, named = find_preset(recipe, &preset, &tuned);
+    const char *text = named ? preset.text : name, *note = named ? preset.note : "";
     return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", text, "note", note, "loss",
                      recipe_loss(recipe));
 }

@@ -86,6 +86,8 @@ class Session:
     n_ctx            maximum number of tokens; None: the context length of the training
     chunked_prefill  prefill through the compressed cache: less memory for very long prompts
     max_bytes        limit for cache and scratch memory together; None: none
+    checkpoints      earlier states that are kept, at most, so that a question asked again or an
+                     edited turn is not prefilled from the start; 0: none
 
     One thread at a time may use a session; a second one gets a RuntimeError. Only cancel may be
     called by any thread. The computing runs without the GIL, so other Python threads go on.
@@ -99,11 +101,16 @@ class Session:
         n_ctx: int | None = None,
         chunked_prefill: bool = False,
         max_bytes: int | None = None,
+        checkpoints: int = 64,
     ) -> None:
         self.model = model
         self.recipe = as_recipe(recipe)
         self.n_ctx = n_ctx or model.n_ctx_train
-        self._options = {"chunked_prefill": chunked_prefill, "max_bytes": max_bytes}
+        self._options = {
+            "chunked_prefill": chunked_prefill,
+            "max_bytes": max_bytes,
+            "checkpoints": checkpoints,
+        }
         self._reporter = Reporter()
         self._used = threading.Lock()
         self._n_rows = 0  # of logits
@@ -113,6 +120,7 @@ class Session:
         opts.n_ctx = self.n_ctx
         opts.chunked_prefill = chunked_prefill
         opts.max_bytes = max_bytes or 0
+        opts.n_checkpoint = checkpoints
         opts.progress, opts.user = on_progress, self._reporter.user
         out, call = ffi.new("lk_session **"), Call()
         call.check(

@@ -13,10 +13,14 @@ export NO_COLOR=1
 # ---- options of other programs ------------------------------------------------------------------
 
 bad "unknown option '-hf': download the GGUF file, then give it with -m FILE" run -hf foo/bar -p hi
-bad "unknown option '-ngl': lowkey computes on the CPU only; leave it out" run -ngl 99 -p hi
-bad "unknown option '--n-gpu-layers=99': lowkey computes" run --n-gpu-layers=99
+bad "unknown option '-ngl': leave it out; --device NAME and --layers N" run -ngl 99 -p hi
+bad "unknown option '--n-gpu-layers': leave it out" run --n-gpu-layers=99
 bad "unknown option '-ctk': --kv RECIPE sets K and V together; 'q8_0' is not a recipe: selective" run -ctk q8_0 -p hi
 bad "'q4_0' is not a recipe: best-4" run --cache-type-v=q4_0 -p hi
+bad "unknown option '--api-key': put the key into a file" serve --api-key secret
+bad "unknown option '--api-key': put the key into a file" serve --api-key=secret
+grep -q secret err && fail "the key is printed: $(cat err)"
+bad "unknown option '--max-new-tokens': use -n N" run --max-new-tokens 3 -p hi
 bad "--kv RECIPE sets K and V together: --kv f16" serve -ctv f16
 bad "unknown option '-fa': " run -fa 1 -p hi
 bad "unknown option '-md': lowkey has no draft models; use --draft lookup" run -md small.gguf -p hi
@@ -39,6 +43,13 @@ bad "unknown option '-temp': did you mean --temp?" run -temp 0.5
 bad "unknown option '-hepl': did you mean --help?" run -hepl
 bad "option '--s' is ambiguous: --system, " run --s
 bad "'hi' is not an option: a prompt is given with -p" run hi
+bad "unknown option '-p': messages are typed, or piped in" chat -p hi
+bad "unknown command 'pull': lowkey keeps no list of models" pull llama3.2
+bad "'lowkey help' explains one command at a time" help run chat
+bad "'my.recipe' is not a recipe: neither a preset, such as best-4, nor a codec, such as rot4, and there is no file of this name" run --kv my.recipe -p x
+bad "'best-3,best-4' names several recipes: give --kv once for each" serve --kv best-3,best-4
+bad "--ctx: '32kb' is not a number from 0 to 16777216; 32k is 32768" run -c 32kb -p x
+bad "--max-memory: '8G' is not a number of MiB from 1 to 16777216; 8192 is 8 GiB" run --max-memory 8G -p x
 bad "'x.gguf' is not an option: a model is given with -m" info x.gguf
 bad "'hi' is not an option: a prompt is given with -p" run -- hi
 bad "unknown command 'serv': did you mean 'lowkey serve'?" serv

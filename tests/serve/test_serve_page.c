@@ -71,12 +71,20 @@ static void recipes_have_a_loss(void **state) {
     static const struct {
         const char *recipe, *loss;
     } expected[] = {
-        {"f16", "none"},           {"sink 4: f16; body: f16; window 16: f16", "none"},
-        {"selective", "minimal"},  {"best-4", "minimal"},
-        {"body: int8", "minimal"}, {"kivi-4", "small"},
-        {"best-3", "small"},       {"best-2", "large"},
-        {"kivi-2", "large"},       {"lambda", "forgets"},
-        {"h2o", "forgets"},        {"sink 4: f16; body: none; window 16: f16", "forgets"},
+        {"f16", "none"},
+        {"sink 4: f16; body: f16; window 16: f16", "none"},
+        {"selective", "minimal"},
+        {"best-4", "minimal"},
+        {"body: int8", "minimal"},
+        {"kivi-4", "small"},
+        {"best-3", "small"},
+        {"best-2", "large"},
+        {"kivi-2", "large"},
+        {"lambda", "forgets"},
+        {"h2o", "forgets"},
+        {"sink 4: f16; body: none; window 16: f16", "forgets"},
+        {"qwen2.5-coder-0.5b-4", "minimal"},
+        {"all: f16; read 25%", "forgets"},
     };
     enum { N = sizeof expected / sizeof expected[0] };
     lk_recipe *list[N];
