@@ -4,6 +4,7 @@
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
 #include "cache/move.h"
+#include "cache/move_project.h"
 #include "device/commands.h"
 
 #include <string.h>
@@ -118,7 +119,7 @@ static lk_status alloc_device_room(struct lk_cache *cache, lk_err *err) {
         ok = cache->copy[side] && (!commands || cache->command[side]);
     }
     if (!ok) return lk_fail(err, LK_E_NOMEM, "no memory for a cache");
-    if (commands && !alloc_sigma(cache))
+    if (commands && (!alloc_sigma(cache) || !lk_projecting_new(cache)))
         return lk_fail(err, LK_E_NOMEM, "no memory on %s for a cache", cache->shape.device->name);
     for (int k = 0; k < lk_cache_n_kv(cache); k++) lk_cache_kv(cache, k)->copy = cache->copy[k % 2];
     return LK_OK;
@@ -135,6 +136,7 @@ static void free_device_room(struct lk_cache *cache) {
                        LK_LIST_MOVES * sizeof *cache->command[side]);
         lk_cache_free_staging(cache, side);
     }
+    lk_projecting_free(cache);
     if (cache->sigma_bytes == 0) return;
     device->call->free(device, cache->sigma_at, cache->sigma_bytes);
     lk_ledger_remove(cache->shape.device_ledger, LK_FOR_SCRATCH, cache->sigma_bytes);

@@ -78,6 +78,12 @@ struct lk_part_layout {
     size_t offset; /* bytes from the start of the block */
 };
 
+/* A level's basis in the memory of a device: addresses of the numbers of struct lk_basis, and of the
+ * speeds of the level's rotation, double [n_pair]. 0: there are none. */
+struct lk_basis_there {
+    uint64_t down, up, down_scale, up_scale, mean, speed;
+};
+
 struct lk_level {
     lk_block *block; /* [n_block] in order of position, room for cap; 0: not held here */
     int64_t n_block, cap;
@@ -92,6 +98,7 @@ struct lk_level {
     const struct lk_rope *rope;   /* latents of K before this rotation; NULL: rows as scored */
     bool shares_basis;            /* `basis` is a copy of a store (cache/latent_levels.h) */
     struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (latent_levels.h), or NULL */
+    const struct lk_basis_there *there; /* the basis on the cache's device; NULL: not there */
 };
 
 /* Channels of a part, and bytes from the start of a block to it. */

@@ -4,6 +4,7 @@
 #include "cache/cache.h"
 #include "cache/equalizer.h"
 #include "cache/move_command.h"
+#include "cache/move_project.h"
 #include "cache/project.h"
 
 #include <string.h>
@@ -158,13 +159,15 @@ static lk_status give_moves(struct lk_cache *cache, const struct lk_move *move, 
     for (size_t m = 0; m < n && !status; m++) {
         const struct lk_kv *kv = move[m].kv;
         struct lk_sigma_addresses sigma = {{kv->sigma_at[0], kv->sigma_at[1]}};
+        if (lk_move_projects(&move[m])) continue;
         if (n_command + move[m].end_part - move[m].first_part > LK_LIST_MOVES) {
             status = device->call->move(device, command, NULL, (size_t)n_command, NULL);
             n_command = 0;
         }
         n_command += lk_move_commands(&move[m], &sigma, 0, command + n_command);
     }
-    return status ? status : device->call->move(device, command, NULL, (size_t)n_command, NULL);
+    if (!status) status = device->call->move(device, command, NULL, (size_t)n_command, NULL);
+    return status ? status : lk_moves_project(cache, move, n);
 }
 
 /* Let a device run the list: round after round of moves that do not depend on each other. */

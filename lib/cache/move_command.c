@@ -86,3 +86,19 @@ int lk_move_commands(const struct lk_move *move, const struct lk_sigma_addresses
             .n_part = step};
     return n;
 }
+
+int lk_move_read_commands(const struct lk_move *move, const struct lk_sigma_addresses *sigma,
+                          uint64_t at, struct lk_device_move *out) {
+    const struct lk_kv *kv = move->kv;
+    int per_part = kv->level[move->to].n_head, first = move->first_part * per_part,
+        end = move->end_part * per_part, n = 0;
+    int step = parts_differ(kv, move->from) ? 1 : end - first;
+    for (int head = first; head < end; head += step)
+        out[n++] = (struct lk_device_move){
+            .from = level_rows(move, move->from, head, move->from_block, move->from_row, sigma),
+            .to = float_rows(at, kv->d_head, head, (size_t)kv->d_head, lk_kv_width(kv)),
+            .kind = LK_MOVE_APPEND,
+            .n_row = move->n,
+            .n_part = step};
+    return n;
+}

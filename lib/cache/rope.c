@@ -99,6 +99,22 @@ void lk_rope_unrotate(const struct lk_rope *rope, int64_t pos, int64_t n, float 
     rotate_rows(rope, pos, n, -1, 1.0 / rope->magnitude, x, stride);
 }
 
+void lk_rope_unrotate_angles(const struct lk_rope *rope, int64_t pos, int64_t n, float *out) {
+    double scale = 1.0 / rope->magnitude;
+    for (int j = 0; j < rope->n_pair; j++) {
+        double step = -rope->speed[j], angle = step * (double)pos, dc = cos(step), ds = sin(step);
+        double c = scale * cos(angle), s = scale * sin(angle);
+        for (int64_t t = 0; t < n; t++) {
+            float *pair = out + (t * rope->n_pair + j) * 2;
+            pair[0] = (float)c;
+            pair[1] = (float)s;
+            double next = c * dc - s * ds;
+            s = s * dc + c * ds;
+            c = next;
+        }
+    }
+}
+
 struct lk_rope_table lk_rope_table_at(const struct lk_rope *rope, const int32_t *pos, int n,
                                       float angles[LK_MAX_PAIR][2][LK_TILE]) {
     const double turn = 6.283185307179586;

@@ -54,6 +54,10 @@ void lk_rope_init(struct lk_rope *rope, int n_pair, bool halves, float magnitude
 void lk_rope_rotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 void lk_rope_unrotate(const struct lk_rope *rope, int64_t pos, int64_t n, float *x, size_t stride);
 
+/* What lk_rope_unrotate multiplies by: out [n][n_pair][2], the cosine and the sine c, s of a row's
+ * pair, which becomes (c a - s b, s a + c b). */
+void lk_rope_unrotate_angles(const struct lk_rope *rope, int64_t pos, int64_t n, float *out);
+
 /* The rotation of a tile whose row t < n <= LK_TILE is at position pos[t]. Fills `angles`, which
  * the result borrows. Every pair of every row takes a sine and a cosine, so this is slow. */
 struct lk_rope_table lk_rope_table_at(const struct lk_rope *rope, const int32_t *pos, int n,

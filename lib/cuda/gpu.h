@@ -60,6 +60,8 @@ lk_status gpu_room(struct gpu_device *gpu, struct gpu_buffer *buffer, size_t siz
 /* Execute commands of device.h (module_commands.cu). The caller holds the lock. */
 lk_status gpu_run_moves(struct gpu_device *gpu, const struct lk_device_move *move, size_t n,
                         lk_err *err);
+lk_status gpu_run_projections(struct gpu_device *gpu, const struct lk_device_project *project,
+                              size_t n, lk_err *err);
 lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
                             lk_err *err);
 

@@ -217,6 +217,13 @@ lk_status device_move(struct lk_device *device, const struct lk_device_move *mov
     return gpu_run_moves(gpu, move, n, err);
 }
 
+lk_status device_project(struct lk_device *device, const struct lk_device_project *project,
+                         size_t n, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_run_projections(gpu, project, n, err);
+}
+
 lk_status device_attend(struct lk_device *device, const struct lk_device_attend *call,
                         const struct lk_attn *, size_t n, lk_err *err) {
     struct gpu_device *gpu = gpu_device_of(device);
@@ -247,9 +254,9 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
 }
 
 const struct lk_device_functions the_functions = {
-    device_alloc,   device_free,   device_upload, device_download, device_copy,
-    device_clear,   device_move,   device_attend, device_score,    device_sync,
-    device_refuses, device_memory, device_close,
+    device_alloc, device_free,    device_upload,  device_download, device_copy,
+    device_clear, device_move,    device_project, device_attend,   device_score,
+    device_sync,  device_refuses, device_memory,  device_close,
 };
 
 lk_status module_open(int number, struct lk_device **device, lk_err *err) {

@@ -39,6 +39,34 @@ lk_status gpu_run_moves(struct gpu_device *gpu, const struct lk_device_move *mov
     return status;
 }
 
+/* The same for projections. */
+static lk_status project_some(struct gpu_device *gpu, const struct lk_device_project *project,
+                              int n, struct lk_device_project *copy, lk_err *err) {
+    size_t bytes = (size_t)n * sizeof *copy;
+    int d_head = 0;
+    memcpy(copy, project, bytes);
+    int n_item = lk_device_project_items(copy, n);
+    for (int i = 0; i < n; i++) d_head = copy[i].d_head > d_head ? copy[i].d_head : d_head;
+    lk_status status = gpu_room(gpu, &gpu->commands, bytes, err);
+    if (!status) status = gpu_send(gpu, gpu->commands.at, copy, bytes, err);
+    if (status) return status;
+    return gpu_check(gpu_project_rows(gpu->commands.at, n, n_item, d_head, gpu->stream),
+                     "projection", err);
+}
+
+lk_status gpu_run_projections(struct gpu_device *gpu, const struct lk_device_project *project,
+                              size_t n, lk_err *err) {
+    if (n == 0) return LK_OK;
+    size_t most = n < (size_t)MOST_MOVES ? n : (size_t)MOST_MOVES;
+    struct lk_device_project *copy = new (std::nothrow) struct lk_device_project[most];
+    if (!copy) return gpu_check(gpu_no_memory(), "projection", err);
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n && !status; i += most)
+        status = project_some(gpu, project + i, (int)(n - i < most ? n - i : most), copy, err);
+    delete[] copy;
+    return status;
+}
+
 /* Plan and launch attention of calls [n], n <= MOST_CALLS, which have one shape. */
 static lk_status attend_some(struct gpu_device *gpu, const struct lk_device_attend *call, int n,
                              lk_err *err) {

@@ -36,6 +36,7 @@
 
 /* lib/device/commands.h: plain data with fixed widths, which kernels read. */
 struct lk_device_move;
+struct lk_device_project;
 struct lk_device_attend;
 struct lk_device_weigh;
 
@@ -85,6 +86,11 @@ struct lk_device_functions {
      * that another one reads or writes. move, host: [n]. */
     lk_status (*move)(struct lk_device *device, const struct lk_device_move *move,
                       const struct lk_move *host, size_t n, lk_err *err);
+
+    /* Project rows into bases, in any order and at the same time. project: [n]. Not called for a
+     * device that `uses_host`, whose moves project. */
+    lk_status (*project)(struct lk_device *device, const struct lk_device_project *project,
+                         size_t n, lk_err *err);
 
     /* Attend to the rows of one layer: one call for each sequence of a pass. Queries, and partials
      * in the form of lk_attn (attention/attn_item.h), are in the memory of the device. call: [n];
