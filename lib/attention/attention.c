@@ -174,7 +174,7 @@ void lk_attn_join(const struct lk_attn *attn, int n_range, float *to, int ith, i
 
 void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) {
     /* Only fields of the levels that never change are read here. */
-    int n_latent = lk_attn_v_rank(attn->v), d = attn->d_head, n = d + n_latent,
+    int n_latent = lk_attn_partial_latents(attn), d = attn->d_head, n = d + n_latent,
         group = attn->n_head / attn->n_head_kv;
     for (int row = first_item(attn, ith, nth); row < attn->n_tok * attn->n_head; row += nth) {
         int tok = row / attn->n_head, head = row % attn->n_head;
@@ -205,7 +205,7 @@ void lk_attn_combine(const struct lk_attn *attn, int n_range, int ith, int nth) 
                 for (int c = 0; c < n_latent; c++) latent[c] += weight * partial[d + c];
         }
         const struct lk_level *latents = lk_attn_v_latents(attn->v, head_kv);
-        if (latents) {
+        if (latents && !attn->restored) {
             struct lk_basis_head h = lk_level_basis_head(latents, head_kv);
             float values[LK_MAX_D_HEAD];
             lk_project_back(&h, latent, values);

@@ -56,6 +56,7 @@ struct lk_attn {
      * by combine; or NULL */
     const float *extra_partial;
     float *partial;      /* lk_attn_partial_floats() floats */
+    bool restored;       /* partials have V's latents turned back to rows already, as devices do */
     size_t range_stride; /* floats between the partials of two ranges; 0: they are adjacent */
     float *scratch;      /* [n_thread] of lk_attn_scratch_floats() floats */
 };

@@ -2,6 +2,8 @@
 #include "attention/device_call.h"
 
 #include "attention/attn_item.h"
+#include "attention/latents.h"
+#include "cache/equalizer.h"
 #include "codec/hadamard.h"
 #include "codec/rot.h"
 #include "device/moves.h"
@@ -30,11 +32,12 @@ static uint64_t put(struct packet *p, const void *from, size_t bytes) {
     return address;
 }
 
-/* Rotated levels share one prepared query, or one sum. */
+/* Rotated levels of heads' rows share one prepared query, or one sum. */
 static bool mixes_sigma(const struct lk_kv *kv) {
     bool seen[2] = {false, false};
     for (int i = 0; i < kv->n_level; i++)
-        if (lk_codec_rotates(&kv->rule[i].codec)) seen[kv->rule[i].codec.sigma] = true;
+        if (!kv->level[i].basis && lk_codec_rotates(&kv->rule[i].codec))
+            seen[kv->rule[i].codec.sigma] = true;
     return seen[0] && seen[1];
 }
 
@@ -78,7 +81,7 @@ const char *lk_attn_device_refuses(const struct lk_attn *attn) {
         if (kv->d_head % 8 != 0) return "heads are not a multiple of 8 channels";
         for (int i = 0; i < kv->n_level; i++) {
             if (kv->rule[i].codec.coding == LK_ADDED) return "a codec is the program's own";
-            if (kv->level[i].basis) return "rows are latents";
+            if (kv->level[i].basis && attn->d_rope > 0) return "latents in latent attention";
             if (s == LK_V && attn->d_rope > 0 && kv->rule[i].codec.mean)
                 return "values that are keys too have a mean";
         }
@@ -131,10 +134,12 @@ static bool is_uniform(const struct lk_kv *kv, int level) {
 /* The level's table and codings. Segments of the level differ in `first` only. */
 static struct lk_device_rows level_rows(struct packet *p, const struct lk_kv *kv, int level) {
     const struct lk_level *l = &kv->level[level];
-    struct lk_device_rows rows = {.coding = coding_of(kv, level, 0)};
+    struct lk_device_rows rows = {0};
     uint64_t *table = take(p, (size_t)l->n_block * sizeof *table, &rows.table);
     for (int64_t b = 0; table && b < l->n_block; b++)
         table[b] = (uint64_t)(uintptr_t)lk_kv_block(kv, level, b);
+    if (l->basis) return rows; /* they are restored */
+    rows.coding = coding_of(kv, level, 0);
     if (is_uniform(kv, level)) {
         rows.coding.next = (uint32_t)l->head_bytes;
         return rows;
@@ -159,6 +164,23 @@ static void put_side(struct packet *p, const struct lk_kv *kv, struct lk_device_
     char *to = take(p, (size_t)kv->n_head * row, sigma);
     for (int h = 0; to && h < kv->n_head; h++)
         memcpy(to + h * row, equalizer->sigma + (size_t)h * equalizer->stride, row);
+}
+
+/* Rows of a level for a command that decodes them, from part `part` on. */
+static struct lk_device_move_rows move_rows(const struct lk_kv *kv, int level, int part,
+                                            uint64_t table, uint32_t first, uint64_t sigma) {
+    const struct lk_level *l = &kv->level[level];
+    struct lk_part p = lk_kv_part(kv, level, part);
+    int stride = l->basis ? kv->equalizer[1].stride : kv->d_head; /* of sigma in the packet */
+    struct lk_device_move_rows rows = {.at = table,
+                                       .part_bytes = l->head_bytes,
+                                       .offset = lk_level_part_offset(l, part),
+                                       .first = first};
+    (void)lk_device_packing_of(&p, &rows.coding);
+    if (!p.codec->sigma) return rows;
+    rows.sigma = sigma + (uint64_t)part * stride * sizeof(float);
+    rows.sigma_stride = stride;
+    return rows;
 }
 
 /* Successive rows in one level of K and one of V. */
@@ -209,12 +231,81 @@ struct packet_parts {
     struct lk_device_rows rows[2][LK_MAX_KV_LEVEL];
     uint64_t sigma[2], levels, slope, sink;
     struct lk_device_rotation rotation[2];
+    int32_t tile_bytes, v_part; /* as in struct lk_device_attend */
 };
+
+/* ---- levels that are restored ---- */
+
+static bool has_latents(const struct lk_attn *attn) {
+    for (int i = 0; i < attn->k->n_level; i++)
+        if (attn->k->level[i].basis) return true;
+    return lk_attn_v_rank(attn->v) > 0;
+}
+
+/* Positions of a level's rows, which a policy has chosen head by head. */
+static uint64_t put_positions(struct packet *p, const struct lk_kv *kv, int level) {
+    int64_t n = kv->count[level].rows;
+    uint64_t at;
+    int32_t *pos = take(p, (size_t)n * kv->n_head * sizeof *pos, &at);
+    for (int64_t i = 0; pos && i < n; i++)
+        for (int h = 0; h < kv->n_head; h++)
+            pos[i * kv->n_head + h] = (int32_t)lk_kv_position(kv, level, i, h);
+    return at;
+}
+
+static void set_basis(const struct lk_kv *kv, const struct lk_level *l,
+                      struct lk_device_restore *out) {
+    out->up = l->there->up, out->scale = l->there->up_scale, out->mean = l->there->mean;
+    out->n_comp = l->basis->n_comp;
+    out->type = l->basis->type == LK_BASIS_F32   ? LK_DEVICE_BASIS_F32
+                : l->basis->type == LK_BASIS_F16 ? LK_DEVICE_BASIS_F16
+                                                 : LK_DEVICE_BASIS_Q8;
+    if (!l->rope || kv->side != LK_K) return;
+    out->speed = l->there->speed;
+    out->n_pair = l->rope->n_pair, out->halves = l->rope->halves;
+    out->magnitude = l->rope->magnitude;
+}
+
+/* How the level's rows are restored. sigma: of heads' rows, of latents, in the packet. */
+static uint64_t put_restore(struct packet *p, const struct lk_kv *kv, int level,
+                            const uint64_t sigma[2], struct packet_parts *parts) {
+    const struct lk_level *l = &kv->level[level];
+    bool uniform = is_uniform(kv, level);
+    int n_part = uniform ? 1 : l->n_part;
+    struct lk_device_restore restore = {
+        .uniform = uniform, .n_head = l->n_head, .skip = kv->count[level].skip};
+    struct lk_device_move_rows *rows = take(p, (size_t)n_part * sizeof *rows, &restore.rows);
+    for (int i = 0; i < n_part; i++) {
+        struct lk_device_move_rows part =
+            move_rows(kv, level, i, parts->rows[kv->side][level].table, 0, sigma[l->basis != NULL]);
+        int32_t bytes = lk_device_tile_bytes(&part.coding);
+        if (rows) rows[i] = part;
+        if (bytes > parts->tile_bytes) parts->tile_bytes = bytes;
+    }
+    if (kv->side == LK_V && l->basis && l->d_part > parts->v_part) parts->v_part = l->d_part;
+    if (l->basis) set_basis(kv, l, &restore);
+    if (restore.speed && kv->evict)
+        restore.pos = put_positions(p, kv, level);
+    else if (restore.speed)
+        restore.position = lk_kv_position(kv, level, 0, 0) - restore.skip;
+    return put(p, &restore, sizeof restore);
+}
+
+/* The levels of a side of a layer that has latents. */
+static void put_restored(struct packet *p, const struct lk_kv *kv, struct packet_parts *parts) {
+    const struct lk_equalizer *latents = &kv->equalizer[1];
+    uint64_t sigma[2] = {parts->sigma[kv->side], 0};
+    if (latents->sigma) sigma[1] = put(p, latents->sigma, lk_equalizer_array_bytes(latents));
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->count[i].rows > 0)
+            parts->rows[kv->side][i].restore = put_restore(p, kv, i, sigma, parts);
+}
 
 static struct packet_parts put_parts(struct packet *p, const struct lk_attn *attn) {
     struct packet_parts parts = {0};
     const struct lk_kv *side[] = {attn->k, attn->v};
     for (int s = 0; s < 2; s++) put_side(p, side[s], parts.rows[s], &parts.sigma[s]);
+    for (int s = 0; s < 2 && has_latents(attn); s++) put_restored(p, side[s], &parts);
     parts.levels = put(p, lk_trellis_table, sizeof lk_trellis_table);
     set_rotation(p, attn->d_rope > 0 ? attn->d_rope : attn->d_head, &parts.rotation[LK_K]);
     set_rotation(p, attn->d_head, &parts.rotation[LK_V]);
@@ -262,6 +353,8 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
         .d_head = attn->d_head,
         .d_rope = attn->d_rope,
         .window = attn->k->n_swa,
+        .tile_bytes = parts.tile_bytes,
+        .v_part = parts.v_part,
         .scale = attn->scale,
         .softcap = attn->softcap,
         .k_rotation = parts.rotation[LK_K],
@@ -278,27 +371,13 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
                                         .shifted = level_shifts(attn, rows.k.level)};
         s->k.first = row_in_table(attn->k, &rows.k, rows.from);
         s->v.first = row_in_table(attn->v, &rows.v, rows.from);
+        if (!attn->k->level[rows.k.level].basis && !attn->v->level[rows.v.level].basis)
+            s->k.restore = s->v.restore = 0;
     }
     return p.n;
 }
 
 /* ---- weights of rows ---- */
-
-/* Rows of a level for a command that decodes them, from part `part` on. */
-static struct lk_device_move_rows move_rows(const struct lk_kv *kv, int level, int part,
-                                            uint64_t table, uint32_t first, uint64_t sigma) {
-    const struct lk_level *l = &kv->level[level];
-    struct lk_part p = lk_kv_part(kv, level, part);
-    struct lk_device_move_rows rows = {.at = table,
-                                       .part_bytes = l->head_bytes,
-                                       .offset = lk_level_part_offset(l, part),
-                                       .first = first};
-    (void)lk_device_packing_of(&p, &rows.coding);
-    if (!p.codec->sigma) return rows;
-    rows.sigma = sigma + (uint64_t)part * kv->d_head * sizeof(float);
-    rows.sigma_stride = kv->d_head;
-    return rows;
-}
 
 size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool last, uint64_t at,
                               uint64_t scores, struct lk_device_weigh *out) {

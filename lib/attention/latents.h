@@ -22,6 +22,11 @@ const struct lk_level *lk_attn_v_latents(const struct lk_kv *v, int head_kv);
 /* Room for latents in each partial: the highest rank of any group; 0 without any. */
 int lk_attn_v_rank(const struct lk_kv *v);
 
+/* Latents in the partials of the call: that rank, or 0 if they are turned back already. */
+static inline int lk_attn_partial_latents(const struct lk_attn *attn) {
+    return attn->restored ? 0 : lk_attn_v_rank(attn->v);
+}
+
 /* Do two levels have the same domain for a part, so that one query and one sum of outputs serve
  * both? */
 bool lk_attn_same_domain(const struct lk_kv *kv, int a, int b, int part);

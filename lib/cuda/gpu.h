@@ -65,6 +65,15 @@ lk_status gpu_run_projections(struct gpu_device *gpu, const struct lk_device_pro
 lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
                             lk_err *err);
 
+/* Attention over latents (module_latent.cu). Has the call segments that are restored? The calls [n]
+ * with their other segments, out: [n]; returns how many are left. The restored segments of calls
+ * [n] of one shape, added to what the others have left. */
+bool gpu_call_has_latents(const struct lk_device_attend *call);
+size_t gpu_rows_of_calls(const struct lk_device_attend *call, size_t n,
+                         struct lk_device_attend *out);
+lk_status gpu_restore_some(struct gpu_device *gpu, const struct lk_device_attend *call, int n,
+                           lk_err *err);
+
 lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_weigh *weigh, size_t n,
                          lk_err *err);
 

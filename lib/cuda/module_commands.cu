@@ -90,13 +90,33 @@ static bool same_shape(const struct lk_device_attend *a, const struct lk_device_
            a->d_rope == b->d_rope && !a->q_shifted == !b->q_shifted;
 }
 
-lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
-                            lk_err *err) {
+typedef lk_status attend_calls(struct gpu_device *gpu, const struct lk_device_attend *call, int n,
+                               lk_err *err);
+
+/* Runs of calls that have one shape, and if `latents`, segments that are restored. */
+static lk_status attend_runs(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
+                             bool latents, attend_calls *attend, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0, end; i < n && !status; i = end) {
         end = i + 1;
-        while (end < n && end - i < MOST_CALLS && same_shape(&call[i], &call[end])) end++;
-        status = attend_some(gpu, call + i, (int)(end - i), err);
+        if (latents && !gpu_call_has_latents(&call[i])) continue;
+        while (end < n && end - i < MOST_CALLS && same_shape(&call[i], &call[end]) &&
+               (!latents || gpu_call_has_latents(&call[end])))
+            end++;
+        status = attend(gpu, call + i, (int)(end - i), err);
     }
     return status;
+}
+
+lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
+                            lk_err *err) {
+    size_t first = 0;
+    while (first < n && !gpu_call_has_latents(&call[first])) first++;
+    if (first == n) return attend_runs(gpu, call, n, false, attend_some, err);
+    struct lk_device_attend *rows = new (std::nothrow) struct lk_device_attend[n];
+    if (!rows) return gpu_check(gpu_no_memory(), "attention", err);
+    size_t n_rows = gpu_rows_of_calls(call, n, rows);
+    lk_status status = attend_runs(gpu, rows, n_rows, false, attend_some, err);
+    delete[] rows;
+    return status ? status : attend_runs(gpu, call, n, true, gpu_restore_some, err);
 }

@@ -38,6 +38,8 @@ struct lk_device_rows {
     struct lk_device_coding coding; /* of head 0 unless `part`; offset: of head 0 */
     uint32_t first; /* the segment's first row, counted from the table's first block */
     uint32_t reserved;
+    uint64_t restore; /* struct lk_device_restore of the level, if K or V of the segment are latents
+                         (then of both); else 0 */
 };
 
 /* Successive rows that are in one level of K and one level of V. */
@@ -74,8 +76,10 @@ struct lk_device_attend {
     int32_t n_tok, n_head, n_head_kv, d_head, d_rope, n_extra;
     int32_t window; /* rows that a token sees, itself included; 0: all before it */
     int32_t n_segment;
-    float scale;   /* of q.k */
-    float softcap; /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
+    int32_t tile_bytes, v_part; /* of restored segments: shared memory to decode a tile of any part
+                                   (lk_device_tile_bytes), channels of V's widest part */
+    float scale;                /* of q.k */
+    float softcap;              /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
     struct lk_device_rotation k_rotation, v_rotation; /* of the orders of K's and V's rows */
     struct lk_device_segment segment[LK_DEVICE_SEGMENTS];
 };
@@ -150,6 +154,25 @@ struct lk_device_move_rows {
     int64_t first;
     int32_t index_stride, index_step, sigma_stride;
     struct lk_device_packing coding;
+};
+
+/* How rows of a level become heads' rows again, if they are latents or stand next to latents. Parts
+ * are decoded; latents z of a part become rows mean + up^T z (cache/project.h); keys from before
+ * RoPE are rotated by their positions. */
+struct lk_device_restore {
+    uint64_t rows; /* struct lk_device_move_rows of the level from its first row on: [n_part], each
+                       of one part, or if `uniform` one of all parts */
+    uint64_t up; /* numbers of `type` [n_part][n_comp][n_head * d_head]; 0: parts are heads' rows */
+    uint64_t scale; /* Q8: float [n_part][n_comp] */
+    uint64_t mean;  /* float [n_part][n_head * d_head]; 0: none */
+    uint64_t speed; /* double [n_pair] radians for each position; 0: rows are not rotated */
+    uint64_t pos;   /* int32_t [][n_head_kv] positions of rows from row `skip` on; 0: consecutive */
+    int64_t position; /* of the first row, if positions are consecutive */
+    int32_t skip, uniform;
+    int32_t n_head, n_comp; /* KV heads of a part; components of the basis */
+    int32_t type;           /* enum lk_device_basis_type */
+    int32_t n_pair, halves; /* as in struct lk_device_project */
+    float magnitude;        /* by which rotated channels are multiplied */
 };
 
 /* How the rows arrive.

@@ -96,7 +96,7 @@ static int32_t tile_bytes(int32_t d, bool spare, int32_t q) {
     return n_float * (int32_t)sizeof(float) + (q + 15) / 16 * 16;
 }
 
-static int32_t weigh_tile(const struct lk_device_packing *of) {
+int32_t lk_device_tile_bytes(const struct lk_device_packing *of) {
     return of->d > 0 ? (tile_bytes(of->d, of->q > 0, of->q) + 15) / 16 * 16 : 0;
 }
 
@@ -104,7 +104,7 @@ int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n) {
     int32_t n_item = 0;
     for (int i = 0; i < n; i++) {
         weigh[i].first_item = n_item;
-        weigh[i].v_at = weigh_tile(&weigh[i].k.coding);
+        weigh[i].v_at = lk_device_tile_bytes(&weigh[i].k.coding);
         n_item += weigh[i].n_part * ((weigh[i].n_row + LK_TILE - 1) / LK_TILE);
     }
     return n_item;
@@ -124,7 +124,8 @@ int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
 int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n) {
     int32_t max = 0;
     for (int i = 0; i < n; i++) {
-        int32_t bytes = weigh_tile(&weigh[i].k.coding) + weigh_tile(&weigh[i].v.coding);
+        int32_t bytes =
+            lk_device_tile_bytes(&weigh[i].k.coding) + lk_device_tile_bytes(&weigh[i].v.coding);
         if (bytes > max) max = bytes;
     }
     return max;

@@ -27,6 +27,9 @@ int32_t lk_device_project_items(struct lk_device_project *project, int n);
 /* The same for weights of rows. */
 int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n);
 
+/* Bytes of shared memory in which a warp decodes a tile of a part; 0 without channels. */
+int32_t lk_device_tile_bytes(const struct lk_device_packing *packing);
+
 /* Bytes of shared memory that a warp needs for the moves of a list. */
 int32_t lk_device_move_shared(const struct lk_device_move *move, int n);
 int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n);

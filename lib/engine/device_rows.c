@@ -337,7 +337,7 @@ void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, siz
                                    : attend_by_commands(seq, call, n);
     for (size_t i = 0; i < n && !status; i++) {
         size_t n_float = (size_t)seq[i]->n_range * attn[i].n_tok * attn[i].n_head *
-                         lk_attn_joined_floats(attn[i].d_head, lk_attn_v_rank(attn[i].v));
+                         lk_attn_joined_floats(attn[i].d_head, lk_attn_partial_latents(&attn[i]));
         status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
                                         n_float * sizeof(float), NULL);
     }

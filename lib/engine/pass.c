@@ -185,6 +185,7 @@ static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
     attn.read_floats = seq->session->read_floats;
     if (attn.read > 0) attn.read_count = seq->session->read_count;
     attn.partial += seq->partial;
+    attn.restored = lk_device_has_rows(seq) && !seq->session->rows.device->uses_host;
     if (q) attn.q = row_queries(&attn, q, seq->row);
     if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
     return attn;
