@@ -194,6 +194,7 @@ void lk_cache_drop_scratch(struct lk_cache *cache) {
         lk_release(cache->ledger, LK_FOR_SCRATCH, cache->rows[side], scratch_bytes(cache, side));
         cache->rows[side] = NULL;
     }
+    lk_projecting_free(cache);
     for (int k = 0; k < lk_cache_n_kv(cache); k++)
         lk_cache_kv(cache, k)->rows = lk_cache_kv(cache, k)->out = NULL;
 }

@@ -78,8 +78,8 @@ struct lk_part_layout {
     size_t offset; /* bytes from the start of the block */
 };
 
-/* A level's basis in the memory of a device: addresses of the numbers of struct lk_basis, and of the
- * speeds of the level's rotation, double [n_pair]. 0: there are none. */
+/* A level's basis in the memory of a device: addresses of the numbers of struct lk_basis, and of
+ * the speeds of the level's rotation, double [n_pair]. 0: there are none. */
 struct lk_basis_there {
     uint64_t down, up, down_scale, up_scale, mean, speed;
 };

@@ -1,6 +1,6 @@
-/* Moves into levels of latents, on a device that takes commands: rows are decoded to floats, projected
- * into the level's basis, and encoded. The three steps are three lists of commands, for some moves
- * at a time, whose floats lie in room that the cache has on the device. */
+/* Moves into levels of latents, on a device that takes commands: rows are decoded to floats,
+ * projected into the level's basis, and encoded. The three steps are three lists of commands, for
+ * some moves at a time, whose floats lie in room that the cache has on the device. */
 #ifndef LK_CACHE_MOVE_PROJECT_H
 #define LK_CACHE_MOVE_PROJECT_H
 
