@@ -2,7 +2,7 @@
  * keys from before and behind RoPE: a warp decodes a tile of 32 rows to floats, turns latents into
  * heads' keys, and rotates them. Sums over V's latents become heads' rows once, at the end.
  *
- * Each block leaves a partial, and restore_join adds the partials of a call to that of the rows. */
+ * Each block leaves a partial, and restore_join adds those to what the other segments have left. */
 #ifndef LK_CUDA_RESTORE_CUH
 #define LK_CUDA_RESTORE_CUH
 
