@@ -528,6 +528,8 @@ lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_e
 typedef struct lk_tune lk_tune;
 
 typedef struct {
+    bool estimate;       /* estimate single groups instead of measuring them, at the first of
+                             `bits`: one prompt per chunk, and defaults for it */
     int32_t n_ctx;       /* tokens of a session whose bytes count; 0: the same as `chunk` */
     int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024 */
     int32_t n_chunk;     /* chunks to measure on, spread over the text; 0: 2 */
@@ -577,7 +579,7 @@ typedef struct {
 lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err *err);
 
 /* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens. If
- * these are the tokens of a chunk, it is also no larger when both are measured: while a text is
+ * these are the tokens of a chunk, and groups were not estimated, it is also no larger when both are measured: while a text is
  * evaluated step by step, blocks are partly filled, and a cache with many codecs is up to some
  * percent larger than its plan. */
 lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);

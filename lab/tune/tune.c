@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "engine/model.h"
+#include "tune/estimate.h"
 #include "tune/tune_search.h"
 
 #include <math.h>
@@ -12,6 +13,8 @@ enum {
     DEFAULT_CHUNK = 1024,
     DEFAULT_CHUNKS = 2,
     DEFAULT_ROUNDS = 2,
+    ESTIMATE_CHUNK = 2048,
+    ESTIMATE_SCORED = 64,
     DEFAULT_MIN_K_BITS = 2,
     DEFAULT_BYTES = 768 << 20,
     AGE_BITS = 3 /* of the rows whose age is varied */
@@ -29,8 +32,10 @@ static bool is_bits(int bits) {
 static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     lk_tune_opts *o = &t->opts;
     static const int32_t default_bits[] = {2};
-    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
-    if (!o->n_chunk) o->n_chunk = DEFAULT_CHUNKS;
+    if (!o->chunk) o->chunk = o->estimate ? ESTIMATE_CHUNK : DEFAULT_CHUNK;
+    if (!o->n_chunk) o->n_chunk = o->estimate ? 1 : DEFAULT_CHUNKS;
+    if (!o->n_scored && o->estimate)
+        o->n_scored = o->chunk > 2 * ESTIMATE_SCORED ? ESTIMATE_SCORED : o->chunk / 2;
     if (!o->n_ctx) o->n_ctx = o->chunk;
     if (!o->n_round) o->n_round = DEFAULT_ROUNDS;
     if (!o->max_bytes) o->max_bytes = DEFAULT_BYTES;
@@ -95,11 +100,12 @@ static lk_status allocate_arrays(struct lk_tune *t, lk_err *err) {
     t->tok = lk_alloc(&t->ledger, LK_FOR_OTHER, t->n_tok * sizeof *t->tok);
     t->loss.group = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->loss.group);
     t->loss.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->loss.kl);
+    t->loss.share = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->loss.share);
     for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
         t->cost[i].part = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *t->cost[i].part);
         complete &= t->cost[i].part != NULL;
     }
-    if (!complete || !t->tok || !t->loss.group || !t->loss.kl)
+    if (!complete || !t->tok || !t->loss.group || !t->loss.kl || !t->loss.share)
         return lk_fail(err, LK_E_NOMEM, "no memory to tune %zu head groups", n);
     struct lk_cache_shape shape = lk_model_cache_shape(t->model);
     lk_tune_divide_heads(&shape, t->opts.max_groups, t->loss.group);
@@ -147,6 +153,7 @@ void lk_tune_free(lk_tune *t) {
     for (int i = 0; i < LK_TUNE_N_RECENT; i++)
         lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n * sizeof *t->cost[i].part);
     lk_release(&t->ledger, LK_FOR_OTHER, t->loss.group, n * sizeof *t->loss.group);
+    lk_release(&t->ledger, LK_FOR_OTHER, t->loss.share, n * sizeof *t->loss.share);
     lk_release(&t->ledger, LK_FOR_OTHER, t->loss.kl, n * sizeof *t->loss.kl);
     lk_release(&t->ledger, LK_FOR_OTHER, t->tok, t->n_tok * sizeof *t->tok);
     lk_release(&t->model->ledger, LK_FOR_OTHER, t, sizeof *t);
@@ -169,41 +176,19 @@ static size_t age_probe_at(const struct lk_tune *t, int side, int recent) {
     return probe_at(t, t->loss.n_group, 0, 0) + (size_t)(side * LK_TUNE_N_RECENT + recent);
 }
 
-/* "k=rot2(trellis) v=f16", or the other way around. */
-static void print_side(struct lk_buf *out, int side, int bits) {
-    lk_buf_append_str(out, "k=");
-    lk_tune_print_codec(out, side ? 16 : bits, LK_TUNE_TRELLIS);
-    lk_buf_append_str(out, " v=");
-    lk_tune_print_codec(out, side ? bits : 16, LK_TUNE_TRELLIS);
-}
-
-/* "layers 3: k=rot2(trellis) v=f16". If the layer has other heads, these have 8 bits, because the
- * heads of a layer have codecs of one kind. */
-static void print_probe(struct lk_buf *out, const struct lk_tune_group *group, int side, int bits) {
-    lk_buf_printf(out, "layers %d", group->layer);
-    if (group->heads) {
-        lk_buf_append_str(out, ": ");
-        print_side(out, side, 8);
-        lk_buf_printf(out, "; layers %d", group->layer);
-    }
-    lk_tune_print_heads(out, group->heads);
-    lk_buf_append_str(out, ": ");
-    print_side(out, side, bits);
-}
-
 static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
     for (int side = 0; side < 2; side++) {
         for (int group = 0; group < t->loss.n_group; group++)
             for (size_t i = 0; i < t->opts.n_bits; i++) {
                 struct lk_buf *out = &recipe[probe_at(t, group, side, i)];
                 lk_buf_append_str(out, "sink 4: f16; body: f16; ");
-                print_probe(out, &t->loss.group[group], side, t->bits[i]);
+                lk_tune_print_probe(out, &t->loss.group[group], side, t->bits[i]);
                 lk_buf_append_str(out, "; window 32: f16");
             }
         for (int i = 0; i < LK_TUNE_N_RECENT; i++) {
             struct lk_buf *out = &recipe[age_probe_at(t, side, i)];
             lk_buf_append_str(out, "sink 4: f16; body: ");
-            print_side(out, side, AGE_BITS);
+            lk_tune_print_side(out, side, AGE_BITS);
             if (lk_tune_recent_at[i])
                 lk_buf_printf(out, "; recent %d%%: f16", lk_tune_recent_at[i]);
             lk_buf_append_str(out, "; window 32: f16");
@@ -213,7 +198,6 @@ static void print_probes(const struct lk_tune *t, struct lk_buf *recipe) {
 
 /* Make the model of the loss from the measured KL. */
 static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
-    const double min_share = 0.01, max_share = 0.95;
     for (int group = 0; group < t->loss.n_group; group++) {
         double probe[2][LK_TUNE_MAX_PROBE];
         for (int side = 0; side < 2; side++)
@@ -226,14 +210,13 @@ static void fit_loss(struct lk_tune *t, const struct lk_buf *recipe) {
         double all = lk_tune_measured_kl(t, &t->probes, &recipe[age_probe_at(t, side, 0)]);
         for (int i = 1; i < LK_TUNE_N_RECENT; i++) {
             double rest = lk_tune_measured_kl(t, &t->probes, &recipe[age_probe_at(t, side, i)]);
-            double share = all > 0 ? 1 - rest / all : lk_tune_recent_at[i] / 100.0;
-            t->loss.share[side][i] = fmin(fmax(share, min_share), max_share);
+            for (int group = 0; group < t->loss.n_group; group++)
+                t->loss.share[group][side][i] = lk_tune_share(all, rest, i);
         }
     }
-    t->measured = true;
 }
 
-lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
+static lk_status measure_groups(struct lk_tune *t, lk_err *err) {
     size_t n = n_probe_recipes(t);
     struct lk_buf *recipe = lk_alloc(&t->ledger, LK_FOR_OTHER, n * sizeof *recipe);
     struct lk_measure measure = lk_tune_measure_of(t);
@@ -243,6 +226,12 @@ lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
     if (!status) fit_loss(t, recipe);
     for (size_t i = 0; i < n; i++) lk_buf_free(&recipe[i]);
     lk_release(&t->ledger, LK_FOR_OTHER, recipe, n * sizeof *recipe);
+    return status;
+}
+
+lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
+    lk_status status = t->opts.estimate ? lk_estimate_groups(t, err) : measure_groups(t, err);
+    t->measured = !status;
     return status;
 }
 
@@ -293,7 +282,7 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
     struct lk_buf text = {0};
     lk_plan plan;
     double limit = INFINITY;
-    bool found = false, measured = t->opts.n_ctx == t->opts.chunk;
+    bool found = false, measured = !t->opts.estimate && t->opts.n_ctx == t->opts.chunk;
     lk_buf_append_str(&text, lk_recipe_text(like));
     lk_status status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
     if (!status && measured) {

@@ -78,6 +78,12 @@ double lk_tune_loss_at(const struct lk_tune_model *model, int group, int side, i
     return model->kl[group][side][index_of_bits(bits)];
 }
 
+double lk_tune_share(double all, double rest, int recent) {
+    const double min = 0.01, max = 0.95;
+    double share = all > 0 ? 1 - rest / all : lk_tune_recent_at[recent] / 100.0;
+    return fmin(fmax(share, min), max);
+}
+
 /* Factor of the loss of one side of one group. middle: mean of log kl at 3 bits. */
 static double tilt_factor(const struct lk_tune_model *model, const struct lk_tune_tilt *tilt,
                           int group, int side, double middle) {
@@ -192,7 +198,7 @@ lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_mod
 static void list_options(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
                          const struct lk_tune_form *form, int group, int side, double factor,
                          struct lk_allocate_option option[N_OPTION]) {
-    double share = model->share[side][form->recent],
+    double share = model->share[group][side][form->recent],
            odds = share / (1 - share) * exp(form->tilt.recent);
     const double(*part)[2] = cost->part[group];
     const double *kl = model->kl[group][side];

@@ -4,10 +4,10 @@
  *
  *   KL = sum over group, side of  kl(bits of body) (1 - share) + kl(bits of recent) share
  *
- * share is the part of a side's loss that is due to the rows of the level 'recent'. kl between and
- * beyond the measured numbers of bits follows the distortion of the codebooks. For small errors KL
- * is quadratic in them, and errors of different rows are nearly independent, so the sum is nearly
- * right; what it misses, the tilts of struct lk_tune_tilt correct. */
+ * share is the part of a group's and side's loss that is due to the rows of the level 'recent'. kl
+ * between and beyond the measured numbers of bits follows the distortion of the codebooks. For
+ * small errors KL is quadratic in them, and errors of different rows are nearly independent, so the
+ * sum is nearly right; what it misses, the tilts of struct lk_tune_tilt correct. */
 #ifndef LK_TUNE_TUNE_MODEL_H
 #define LK_TUNE_TUNE_MODEL_H
 
@@ -42,11 +42,15 @@ struct lk_tune_form {
 
 struct lk_tune_model {
     int n_layer, n_group;
-    struct lk_tune_group *group;       /* [n_group] layer after layer */
-    enum lk_tune_trellis trellis;      /* of the recipes; measured groups have LK_TUNE_TRELLIS */
-    double (*kl)[2][LK_TUNE_N_BITS];   /* [n_group] */
-    double share[2][LK_TUNE_N_RECENT]; /* of a side's loss */
+    struct lk_tune_group *group;          /* [n_group] layer after layer */
+    enum lk_tune_trellis trellis;         /* of the recipes; measured groups have LK_TUNE_TRELLIS */
+    double (*kl)[2][LK_TUNE_N_BITS];      /* [n_group] */
+    double (*share)[2][LK_TUNE_N_RECENT]; /* [n_group] of a side's loss */
 };
+
+/* The share of the rows of the level 'recent' in a loss: `rest` remains of `all` if they are exact.
+ * recent: index in lk_tune_recent_at. Neither 0 nor 1. */
+double lk_tune_share(double all, double rest, int recent);
 
 /* Divide the KV heads of each layer into at most max_group groups of neighbors, fewer if a recipe
  * would have too many parts. Returns the number of groups. group: NULL, or room for them. */

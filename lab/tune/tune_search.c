@@ -19,7 +19,7 @@ static double estimate_loss(const struct lk_tune *t, const struct lk_tune_bits *
     for (int group = 0; group < t->loss.n_group; group++)
         for (int side = 0; side < 2; side++) {
             const struct lk_tune_bits *b = &bits[group];
-            double share = recent ? t->loss.share[side][recent] : 0;
+            double share = recent ? t->loss.share[group][side][recent] : 0;
             sum += (1 - share) * lk_tune_loss_at(&t->loss, group, side, b->of[LK_TUNE_BODY][side]) +
                    share * lk_tune_loss_at(&t->loss, group, side, b->of[LK_TUNE_RECENT][side]);
         }

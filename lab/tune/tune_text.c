@@ -138,6 +138,26 @@ static void print_level(struct lk_buf *out, const struct level *l, enum lk_tune_
         }
 }
 
+void lk_tune_print_side(struct lk_buf *out, int side, int bits) {
+    lk_buf_append_str(out, "k=");
+    lk_tune_print_codec(out, side ? 16 : bits, LK_TUNE_TRELLIS);
+    lk_buf_append_str(out, " v=");
+    lk_tune_print_codec(out, side ? bits : 16, LK_TUNE_TRELLIS);
+}
+
+void lk_tune_print_probe(struct lk_buf *out, const struct lk_tune_group *group, int side,
+                         int bits) {
+    lk_buf_printf(out, "layers %d", group->layer);
+    if (group->heads) {
+        lk_buf_append_str(out, ": ");
+        lk_tune_print_side(out, side, 8);
+        lk_buf_printf(out, "; layers %d", group->layer);
+    }
+    lk_tune_print_heads(out, group->heads);
+    lk_buf_append_str(out, ": ");
+    lk_tune_print_side(out, side, bits);
+}
+
 void lk_tune_print(struct lk_buf *out, const struct lk_tune_group *group,
                    const struct lk_tune_bits *bits, int n, int recent,
                    enum lk_tune_trellis trellis) {

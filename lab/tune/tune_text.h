@@ -35,6 +35,14 @@ void lk_tune_print(struct lk_buf *out, const struct lk_tune_group *group,
                    const struct lk_tune_bits *bits, int n, int recent,
                    enum lk_tune_trellis trellis);
 
+/* Append what quantizes one side of one group, for a recipe that is exact otherwise:
+ * "layers 3: k=rot2(trellis) v=f16". If the layer has other heads, these have 8 bits, because the
+ * heads of a layer have codecs of one kind. */
+void lk_tune_print_probe(struct lk_buf *out, const struct lk_tune_group *group, int side, int bits);
+
+/* Append "k=rot2(trellis) v=f16", or the other way around. */
+void lk_tune_print_side(struct lk_buf *out, int side, int bits);
+
 /* Append " heads 0-2, 5", or nothing for all heads. */
 void lk_tune_print_heads(struct lk_buf *out, uint64_t heads);
 

@@ -1,0 +1,584 @@
+/* Estimates losses: replaces rows of a full cache by quantized ones, and looks at what changes. */
+#include "tune/estimate.h"
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "engine/session_state.h"
+#include "model/blocks.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOVE_ROWS = 64 };
+
+/* Probabilities below this are left out of a KL. */
+static const float min_probability = 1e-6f;
+
+/* What the full cache predicts after one token: the tokens that are likely. */
+struct prediction {
+    size_t first, n;  /* in estimate.likely */
+    double log_total; /* logarithm of the sum of their exponentials */
+};
+
+struct likely {
+    int32_t token;
+    float logit;
+};
+
+/* Attention of one layer, of the tokens that are scored. */
+struct layer_call {
+    struct lk_attn attn; /* its partials and scratch belong to the session's pass */
+    size_t q_at;         /* of its queries in estimate.q */
+};
+
+/* What the errors of a layer's V cost, multiplied by a factor. */
+struct anchor {
+    double kl, power; /* of predictions, of the change of the attention's output after W_O */
+    float factor;
+};
+
+struct estimate {
+    struct lk_ledger ledger;
+    const struct lk_measure *m;
+    const struct lk_tune_model *loss;
+    double (*kl)[2][LK_TUNE_N_RECENT]; /* [n_group] sums over chunks; the newest are exact */
+    int bits;
+    uint64_t chunk_id; /* of this chunk's anchors in the log */
+    lk_recipe *recipe[2];
+    lk_session *full, *coded, *run; /* run: a copy of `full` that evaluates the scored tokens */
+    size_t n_prompt, n_query, n_chunk, n_vocab, n_q, n_out, n_row, n_move;
+    struct layer_call *call;       /* [n_layer] */
+    float *q;                      /* [n_q] queries of all layers */
+    float *exact;                  /* [n_row] rows of one side of a layer as they were */
+    float *move;                   /* [MOVE_ROWS][widest head] */
+    float *before, *after;         /* [n_out] outputs of a layer's attention */
+    struct prediction *prediction; /* [n_query] */
+    struct likely *likely;         /* [n_likely], room for likely_cap */
+    size_t n_likely, likely_cap;
+    double (*power)[2][LK_TUNE_N_RECENT]; /* [n_group] of the output's change, this chunk */
+    struct anchor *anchor;                /* [n_layer] this chunk */
+    uint64_t done, total;                 /* tokens */
+};
+
+/* ---- memory ---- */
+
+/* Floats of queries, of one layer's output and of one side's rows, in the largest layers. */
+static void count_floats(struct estimate *e) {
+    const struct lk_hparams *hp = &e->m->model->net->hp;
+    struct lk_cache_shape shape = lk_model_cache_shape(e->m->model);
+    size_t width = lk_cache_width(&shape, LK_K), v = lk_cache_width(&shape, LK_V);
+    size_t d = hp->d_head > hp->d_head_swa ? (size_t)hp->d_head : (size_t)hp->d_head_swa;
+    e->n_out = e->n_query * (size_t)hp->n_head * d;
+    e->n_q = (size_t)shape.n_layer * e->n_query * (size_t)hp->n_head * (d + (size_t)hp->d_rope);
+    e->n_row = e->n_prompt * (width > v ? width : v);
+    e->n_move = MOVE_ROWS * d;
+}
+
+static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
+    size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
+    count_floats(e);
+    e->likely_cap = e->n_query * e->n_vocab;
+    e->call = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->call);
+    e->q = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_q * sizeof *e->q);
+    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_row * sizeof *e->exact);
+    e->move = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_move * sizeof *e->move);
+    e->before = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->before);
+    e->after = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->after);
+    e->prediction = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_query * sizeof *e->prediction);
+    e->likely = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->likely_cap * sizeof *e->likely);
+    e->power = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_group * sizeof *e->power);
+    e->anchor = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->anchor);
+    if (e->call && e->q && e->exact && e->move && e->before && e->after && e->prediction &&
+        e->likely && e->power && e->anchor)
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "no memory to estimate losses on %zu tokens", e->n_prompt);
+}
+
+static void close_estimate(struct estimate *e) {
+    size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->anchor, n_layer * sizeof *e->anchor);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->power, n_group * sizeof *e->power);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->likely, e->likely_cap * sizeof *e->likely);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->prediction, e->n_query * sizeof *e->prediction);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->after, e->n_out * sizeof *e->after);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->before, e->n_out * sizeof *e->before);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->move, e->n_move * sizeof *e->move);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, e->n_row * sizeof *e->exact);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->q, e->n_q * sizeof *e->q);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->call, n_layer * sizeof *e->call);
+    lk_session_free(e->run);
+    lk_session_free(e->coded);
+    lk_session_free(e->full);
+    for (int i = 0; i < 2; i++) lk_recipe_free(e->recipe[i]);
+}
+
+static bool report(struct estimate *e, uint64_t more) {
+    return !e->m->progress || e->m->progress(e->m->user, e->done + more, e->total);
+}
+
+/* lk_progress of the prompt. */
+static bool prompt_progress(void *user, uint64_t done, uint64_t total) {
+    struct estimate *e = user;
+    return report(e, total ? e->n_prompt * done / total : 0);
+}
+
+static lk_status open_sessions(struct estimate *e, lk_err *err) {
+    struct lk_buf text = {0};
+    lk_session_opts opts = {
+        .n_ctx = (int32_t)(e->n_prompt + e->n_query), .progress = prompt_progress, .user = e};
+    lk_buf_append_str(&text, "sink 4: f16; body: ");
+    lk_tune_print_codec(&text, e->bits, LK_TUNE_TRELLIS);
+    lk_buf_append_str(&text, "; window 32: f16");
+    lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
+                                   : lk_recipe_parse(&e->recipe[1], text.at, err);
+    lk_buf_free(&text);
+    if (!status) status = lk_recipe_parse(&e->recipe[0], "f16", err);
+    if (!status) status = lk_session_new(&e->full, e->m->model, e->recipe[0], &opts, err);
+    if (!status) status = lk_session_new(&e->coded, e->m->model, e->recipe[1], &opts, err);
+    opts.progress = NULL;
+    return status ? status : lk_session_new(&e->run, e->m->model, e->recipe[0], &opts, err);
+}
+
+/* ---- rows ---- */
+
+/* Positions [*a, *b) of one side of a layer that are quantized, and that the full cache holds. */
+static void find_coded(const struct estimate *e, int layer, int side, int64_t *a, int64_t *b) {
+    const struct lk_kv *kv = &e->coded->cache->kv[layer][side];
+    *a = *b = 0;
+    for (int level = 0; level < kv->n_level; level++) {
+        if (kv->rule[level].codec.coding == LK_F16 || kv->count[level].rows == 0) continue;
+        *a = lk_kv_position(kv, level, 0, 0);
+        *b = *a + kv->count[level].rows;
+    }
+    int64_t first = e->full->cache->kv[layer][side].first;
+    if (*a < first) *a = first;
+    if (*b < *a) *b = *a;
+}
+
+/* Write a head's rows x of positions [a, b), `stride` floats apart, to a full cache. */
+static void write_positions(const struct lk_kv *kv, int64_t a, int64_t b, int head, const float *x,
+                            size_t stride) {
+    for (struct lk_kv_span s = lk_kv_spans(kv); lk_kv_next_span(kv, a, b, &s);) {
+        struct lk_part part = lk_kv_part(kv, s.level, head);
+        for (int64_t pos = s.pos, n; pos < s.end; pos += n) {
+            int row;
+            char *block = lk_kv_locate(kv, s.level, pos - s.first, &row, &n);
+            if (n > s.end - pos) n = s.end - pos;
+            lk_codec_encode(&part, block + lk_level_part_offset(&kv->level[s.level], head), row,
+                            (int)n, x + (pos - a) * (int64_t)stride, stride);
+        }
+    }
+}
+
+/* Read e->exact for positions [a, b) of a side of a layer, or write them back. */
+static void read_exact(struct estimate *e, const struct lk_kv *kv, int64_t a, int64_t b) {
+    size_t stride = lk_kv_width(kv);
+    for (int head = 0; head < kv->n_head; head++)
+        lk_kv_read_positions(kv, a, b, head, e->full->cache->kernels,
+                             e->exact + (size_t)head * kv->d_head, stride);
+}
+
+static void write_exact(struct estimate *e, const struct lk_kv *kv, int64_t a, int64_t b) {
+    size_t stride = lk_kv_width(kv);
+    for (int head = 0; head < kv->n_head; head++)
+        write_positions(kv, a, b, head, e->exact + (size_t)head * kv->d_head, stride);
+}
+
+/* Positions [a, b) of one side of a layer. e->exact has its rows from position `first` on. */
+struct rows {
+    const struct lk_kv *kv;
+    int layer;
+    int64_t first, a, b;
+};
+
+/* Replace positions by quantized rows whose error is multiplied by `factor`. */
+static void write_coded(struct estimate *e, const struct rows *r, float factor) {
+    const struct lk_kv *kv = r->kv, *from = &e->coded->cache->kv[r->layer][kv->side];
+    size_t stride = lk_kv_width(kv), d = (size_t)kv->d_head;
+    for (int head = 0; head < kv->n_head; head++)
+        for (int64_t pos = r->a, n; pos < r->b; pos += n) {
+            n = r->b - pos < MOVE_ROWS ? r->b - pos : MOVE_ROWS;
+            const float *exact = e->exact + (size_t)(pos - r->first) * stride + head * d;
+            lk_kv_read_positions(from, pos, pos + n, head, e->coded->cache->kernels, e->move, d);
+            for (int64_t row = 0; row < n; row++)
+                for (size_t c = 0; c < d; c++) {
+                    float *x = &e->move[(size_t)row * d + c], was = exact[(size_t)row * stride + c];
+                    *x = was + factor * (*x - was);
+                }
+            write_positions(kv, pos, pos + n, head, e->move, d);
+        }
+}
+
+/* ---- predictions ---- */
+
+/* Keep what the full cache predicts. */
+static void keep_predictions(struct estimate *e) {
+    e->n_likely = 0;
+    for (size_t i = 0; i < e->n_query; i++) {
+        const float *logits = lk_session_logits(e->run, (int32_t)i);
+        float max = logits[0], least;
+        for (size_t t = 1; t < e->n_vocab; t++) max = fmaxf(max, logits[t]);
+        least = max + logf(min_probability);
+        double sum = 0;
+        struct prediction *p = &e->prediction[i];
+        *p = (struct prediction){.first = e->n_likely};
+        for (size_t t = 0; t < e->n_vocab; t++) {
+            if (logits[t] < least) continue;
+            e->likely[e->n_likely++] = (struct likely){(int32_t)t, logits[t]};
+            sum += exp((double)logits[t] - max);
+        }
+        p->n = e->n_likely - p->first;
+        p->log_total = max + log(sum);
+    }
+}
+
+/* Mean KL(full || run) of the predictions. */
+static double prediction_kl(const struct estimate *e) {
+    double kl = 0;
+    for (size_t i = 0; i < e->n_query; i++) {
+        const float *logits = lk_session_logits(e->run, (int32_t)i);
+        const struct prediction *p = &e->prediction[i];
+        const struct likely *likely = e->likely + p->first;
+        double max = -INFINITY, total = 0, mean = 0;
+        for (size_t k = 0; k < p->n; k++) max = fmax(max, logits[likely[k].token]);
+        for (size_t k = 0; k < p->n; k++) {
+            double logit = logits[likely[k].token];
+            total += exp(logit - max);
+            mean += exp(likely[k].logit - p->log_total) * (likely[k].logit - logit);
+        }
+        kl += fmax(mean - p->log_total + max + log(total), 0);
+    }
+    return kl / (double)e->n_query;
+}
+
+/* Evaluate the scored tokens after what `full` holds now. */
+static lk_status evaluate(struct estimate *e, const int32_t *tok, lk_err *err) {
+    lk_status status = lk_session_copy(e->run, e->full, err);
+    if (!status) status = lk_session_eval(e->run, tok + e->n_prompt, e->n_query, true, err);
+    e->done += e->n_query;
+    if (!status && !report(e, 0)) status = lk_fail(err, LK_E_CANCELLED, "cancelled");
+    return status;
+}
+
+/* Measure the KL if errors of V in a layer are multiplied by `factor`. */
+static lk_status measure_kl(struct estimate *e, int layer, float factor, const int32_t *tok,
+                            double *kl, lk_err *err) {
+    struct rows r = {.kv = &e->full->cache->kv[layer][LK_V], .layer = layer};
+    find_coded(e, layer, LK_V, &r.a, &r.b);
+    r.first = r.a;
+    read_exact(e, r.kv, r.a, r.b);
+    write_coded(e, &r, factor);
+    lk_status status = evaluate(e, tok, err);
+    write_exact(e, r.kv, r.a, r.b);
+    if (!status) *kl = prediction_kl(e);
+    return status;
+}
+
+/* Find a factor with which the KL is large compared with what rounded activations cause, and still
+ * quadratic in errors. */
+static lk_status measure_anchor(struct estimate *e, int layer, const int32_t *tok, lk_err *err) {
+    const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
+    const float first_factor = 16, max_factor = 64;
+    struct anchor *a = &e->anchor[layer];
+    a->factor = first_factor;
+    lk_status status = measure_kl(e, layer, a->factor, tok, &a->kl, err);
+    if (status || (a->kl >= min_kl && a->kl <= max_kl)) return status;
+    float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
+    a->factor = fminf(fmaxf(factor, 1), max_factor);
+    e->done -= e->n_query; /* counts once */
+    return measure_kl(e, layer, a->factor, tok, &a->kl, err);
+}
+
+/* The text of a recipe that quantizes one side of a group, but for the newest rows. */
+static const char *print_recipe(const struct estimate *e, const struct lk_tune_group *group,
+                                int side, int recent, struct lk_buf *out) {
+    lk_buf_clear(out);
+    lk_buf_append_str(out, "sink 4: f16; body: f16; ");
+    lk_tune_print_probe(out, group, side, e->bits);
+    if (lk_tune_recent_at[recent])
+        lk_buf_printf(out, "; recent %d%%: f16", lk_tune_recent_at[recent]);
+    lk_buf_append_str(out, "; window 32: f16");
+    return out->failed ? NULL : out->at;
+}
+
+/* The factor of an anchor stands in place of the perplexity. */
+static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe, double kl,
+                            float factor, lk_err *err) {
+    lk_compare_result result = {.kl_mean = kl, .ppl = factor, .n_scored = e->n_query};
+    return recipe ? lk_tune_log_add(e->m->log, id, recipe, &result, err)
+                  : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
+}
+
+/* Measure the anchor of each layer, unless the log has it. */
+static lk_status measure_anchors(struct estimate *e, const int32_t *tok, lk_err *err) {
+    lk_status status = LK_OK;
+    struct lk_buf text = {0};
+    for (int layer = 0; !status && layer < e->loss->n_layer; layer++) {
+        const struct lk_tune_group all = {layer, 0};
+        const char *recipe = print_recipe(e, &all, LK_V, 0, &text);
+        const lk_compare_result *known =
+            recipe ? lk_tune_log_find(e->m->log, e->chunk_id, recipe) : NULL;
+        struct anchor *a = &e->anchor[layer];
+        if (known) {
+            *a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
+            e->done += e->n_query;
+            continue;
+        }
+        status = measure_anchor(e, layer, tok, err);
+        if (!status) status = add_to_log(e, e->chunk_id, recipe, a->kl, a->factor, err);
+        if (!status) status = lk_tune_log_save(e->m->log, err);
+    }
+    lk_buf_free(&text);
+    return status;
+}
+
+/* ---- outputs of attention ---- */
+
+/* lk_watch callback: keep a layer's call and its queries. */
+static void keep_call(void *user, int layer, const struct lk_attn *attn) {
+    struct estimate *e = user;
+    size_t n = e->n_q / (size_t)e->loss->n_layer;
+    struct layer_call *call = &e->call[layer];
+    *call = (struct layer_call){*attn, (size_t)layer * n};
+    memcpy(e->q + call->q_at, attn->q,
+           (size_t)attn->n_tok * attn->n_head * (attn->d_head + attn->d_rope) * sizeof *e->q);
+}
+
+/* The output of a layer's attention over the rows that `run` holds now. */
+static void attend(struct estimate *e, int layer, float *out) {
+    struct lk_attn attn = e->call[layer].attn;
+    attn.q = e->q + e->call[layer].q_at;
+    attn.out = out;
+    lk_attn_items(&attn, 0, 1);
+    lk_attn_combine(&attn, lk_attn_ranges(&attn, attn.k, attn.v), 0, 1);
+}
+
+/* The product of one layer's W_O with the changes of each group's heads. */
+struct product {
+    struct lk_graph g;
+    int first, n_group; /* the layer's groups */
+};
+
+static int model_layer(const struct lk_net *net, int layer) {
+    int i = 0;
+    while (net->hp.is_recurrent[i] || net->hp.index[i] != layer) i++;
+    return i;
+}
+
+static lk_status open_product(struct product *p, struct estimate *e, int layer, lk_err *err) {
+    const struct lk_net *net = e->m->model->net;
+    const struct lk_attn *attn = &e->call[layer].attn;
+    *p = (struct product){0};
+    while (e->loss->group[p->first].layer != layer) p->first++;
+    while (p->first + p->n_group < e->loss->n_group &&
+           e->loss->group[p->first + p->n_group].layer == layer)
+        p->n_group++;
+    lk_status status = lk_graph_begin(&p->g, 16, &e->ledger, err);
+    if (status) return status;
+    struct ggml_tensor *wo = net->layer[model_layer(net, layer)].wo;
+    int64_t n_in = (int64_t)attn->n_head * attn->d_head;
+    p->g.x_in = ggml_new_tensor_2d(p->g.ctx, GGML_TYPE_F32, n_in, attn->n_tok * p->n_group);
+    ggml_set_input(p->g.x_in);
+    bool has_wo = wo && wo->ne[0] == n_in && !lk_net_on_device(net, model_layer(net, layer));
+    p->g.x_out = has_wo ? lk_linear(net, p->g.ctx, wo, NULL, NULL, p->g.x_in)
+                        : ggml_dup(p->g.ctx, p->g.x_in);
+    ggml_set_output(p->g.x_out);
+    ggml_build_forward_expand(p->g.graph, p->g.x_out);
+    return lk_graph_finish(&p->g, &e->ledger, err);
+}
+
+static bool has_head(const struct lk_tune_group *group, int head) {
+    return !group->heads || group->heads >> head & 1;
+}
+
+/* The power of each group's share of the change of the layer's output: power[i * stride] for the
+ * layer's i-th group. */
+static lk_status find_power(struct estimate *e, struct product *p, int layer, double *power,
+                            size_t stride, lk_err *err) {
+    const struct lk_attn *attn = &e->call[layer].attn;
+    int per_kv = attn->n_head / attn->n_head_kv, d = attn->d_head;
+    size_t width = (size_t)attn->n_head * d;
+    for (int group = 0; group < p->n_group; group++)
+        for (int tok = 0; tok < attn->n_tok; tok++) {
+            float *x = (float *)p->g.x_in->data + ((size_t)group * attn->n_tok + tok) * width;
+            const float *before = e->before + tok * width, *after = e->after + tok * width;
+            for (int head = 0; head < attn->n_head; head++) {
+                bool in = has_head(&e->loss->group[p->first + group], head / per_kv);
+                for (int c = head * d; c < (head + 1) * d; c++)
+                    x[c] = in ? after[c] - before[c] : 0;
+            }
+        }
+    lk_status status = lk_graph_run(&p->g, e->m->model, err);
+    size_t n = (size_t)p->g.x_out->ne[0] * attn->n_tok;
+    for (int group = 0; !status && group < p->n_group; group++) {
+        const float *y = (const float *)p->g.x_out->data + group * n;
+        double sum = 0;
+        for (size_t i = 0; i < n; i++) sum += (double)y[i] * y[i];
+        power[group * stride] = sum;
+    }
+    return status;
+}
+
+/* Replace the rows of a side from the oldest on, until all are, and see what each step changes. */
+static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
+                              lk_err *err) {
+    struct rows r = {.kv = &e->run->cache->kv[layer][side], .layer = layer};
+    double *power = e->power[p->first][side];
+    const size_t stride = sizeof e->power[0] / sizeof *power;
+    int64_t end;
+    lk_status status = LK_OK;
+    find_coded(e, layer, side, &r.a, &end);
+    if (r.a < r.kv->first) r.a = r.kv->first;
+    if (end < r.a) end = r.a;
+    r.first = r.a;
+    read_exact(e, r.kv, r.first, end);
+    for (int i = LK_TUNE_N_RECENT - 1; !status && i >= 0; i--, r.a = r.b) {
+        r.b = (int64_t)(e->n_prompt * (size_t)(100 - lk_tune_recent_at[i]) / 100);
+        if (r.b < r.a) r.b = r.a;
+        if (r.b > end || i == 0) r.b = end;
+        write_coded(e, &r, 1);
+        attend(e, layer, e->after);
+        status = find_power(e, p, layer, power + i, stride, err);
+    }
+    write_exact(e, r.kv, r.first, end);
+    return status;
+}
+
+static lk_status measure_outputs(struct estimate *e, lk_err *err) {
+    lk_status status = LK_OK;
+    for (int layer = 0; !status && layer < e->loss->n_layer; layer++) {
+        struct product p;
+        status = open_product(&p, e, layer, err);
+        if (!status) attend(e, layer, e->before);
+        for (int side = 0; !status && side < 2; side++)
+            status = measure_side(e, &p, layer, side, err);
+        lk_graph_free(&p.g, &e->ledger);
+    }
+    return status;
+}
+
+/* ---- the estimate ---- */
+
+/* KL per power of a change of a layer's output; 0 if the layer has no quantized rows (in a short
+ * window). The output is linear in V, so the power grows with the square of the factor. */
+static double layer_cost(const struct estimate *e, int layer) {
+    const struct anchor *a = &e->anchor[layer];
+    double power = 0;
+    for (int i = 0; i < e->loss->n_group; i++)
+        if (e->loss->group[i].layer == layer) power += e->power[i][LK_V][0];
+    return power > 0 ? a->kl / (a->factor * a->factor * power) : 0;
+}
+
+/* The median of a layer and its neighbors: cost changes slowly with depth, and a single anchor may
+ * be far off. The first two layers and the last one are different. */
+static double smooth_cost(const struct estimate *e, int layer) {
+    double x = layer_cost(e, layer);
+    if (layer < 2 || layer + 1 >= e->loss->n_layer) return x;
+    double a = layer_cost(e, layer - 1), b = layer_cost(e, layer + 1);
+    return a > 0 && b > 0 ? fmax(fmin(a, b), fmin(fmax(a, b), x)) : x;
+}
+
+/* Add this chunk. */
+static void add_chunk(struct estimate *e) {
+    const double of_k = 1.4; /* errors of K change the weights of all rows in common */
+    for (int group = 0; group < e->loss->n_group; group++)
+        for (int side = 0; side < 2; side++) {
+            double cost = smooth_cost(e, e->loss->group[group].layer) / (double)e->n_chunk;
+            for (int i = 0; i < LK_TUNE_N_RECENT; i++)
+                e->kl[group][side][i] +=
+                    cost * (side == LK_K ? of_k : 1) * e->power[group][side][i];
+        }
+}
+
+/* Evaluate with the exact rows, and keep the calls of attention. */
+static lk_status evaluate_exact(struct estimate *e, const int32_t *tok, lk_err *err) {
+    e->run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
+    lk_status status = evaluate(e, tok, err);
+    e->run->watch = (struct lk_watch){0};
+    return status;
+}
+
+static lk_status estimate_chunk(struct estimate *e, const int32_t *tok, lk_err *err) {
+    lk_session *const both[] = {e->full, e->coded};
+    e->chunk_id = lk_fnv1a(LK_FNV1A_INIT, tok, (e->n_prompt + e->n_query) * sizeof *tok);
+    lk_status status = lk_prefill_all(both, 2, tok, e->n_prompt, err);
+    e->done += e->n_prompt;
+    if (!status) status = evaluate_exact(e, tok, err);
+    if (!status) keep_predictions(e);
+    if (!status) status = measure_outputs(e, err);
+    if (!status) status = measure_anchors(e, tok, err);
+    if (!status) add_chunk(e);
+    return status;
+}
+
+static lk_status estimate_all(struct estimate *e, const struct lk_measure_text *text, lk_err *err) {
+    size_t chunk = (size_t)text->chunk;
+    e->n_query = (size_t)text->n_scored;
+    e->n_prompt = chunk - e->n_query;
+    e->n_chunk = text->n_tok / chunk;
+    e->n_vocab = (size_t)e->m->model->net->hp.n_vocab;
+    e->total = e->n_chunk * (e->n_prompt + e->n_query * (1 + (uint64_t)e->loss->n_layer));
+    lk_status status = alloc_arrays(e, err);
+    if (!status) status = open_sessions(e, err);
+    for (size_t i = 0; !status && i < e->n_chunk; i++)
+        status = estimate_chunk(e, text->tok + i * chunk, err);
+    close_estimate(e);
+    return status;
+}
+
+/* Read e->kl from the log. False if it lacks anything. */
+static bool find_estimate(struct estimate *e, uint64_t id) {
+    struct lk_buf text = {0};
+    bool found = true;
+    for (int group = 0; found && group < e->loss->n_group; group++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; found && i < LK_TUNE_N_RECENT; i++) {
+                const char *recipe = print_recipe(e, &e->loss->group[group], side, i, &text);
+                const lk_compare_result *r =
+                    recipe ? lk_tune_log_find(e->m->log, id, recipe) : NULL;
+                found = r != NULL;
+                if (found) e->kl[group][side][i] = r->kl_mean;
+            }
+    lk_buf_free(&text);
+    return found;
+}
+
+static lk_status log_estimate(struct estimate *e, uint64_t id, lk_err *err) {
+    struct lk_buf text = {0};
+    lk_status status = LK_OK;
+    for (int group = 0; group < e->loss->n_group; group++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; !status && i < LK_TUNE_N_RECENT; i++)
+                status = add_to_log(e, id, print_recipe(e, &e->loss->group[group], side, i, &text),
+                                    e->kl[group][side][i], 1, err);
+    lk_buf_free(&text);
+    return status ? status : lk_tune_log_save(e->m->log, err);
+}
+
+lk_status lk_estimate_groups(struct lk_tune *t, lk_err *err) {
+    struct lk_tune_model *loss = &t->loss;
+    struct lk_measure measure = lk_tune_measure_of(t);
+    size_t bytes = (size_t)loss->n_group * sizeof(double[2][LK_TUNE_N_RECENT]);
+    struct estimate e = {.m = &measure, .loss = loss, .bits = t->bits[0]};
+    uint64_t id = lk_fnv1a(t->probes.id, &e.bits, sizeof e.bits);
+    lk_status status = LK_OK;
+    e.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, bytes);
+    if (!e.kl) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", loss->n_group);
+    if (!find_estimate(&e, id)) {
+        memset(e.kl, 0, bytes);
+        status = estimate_all(&e, &t->probes, err);
+        if (!status) status = log_estimate(&e, id, err);
+    }
+    for (int group = 0; !status && group < loss->n_group; group++) {
+        double probe[2][LK_TUNE_MAX_PROBE];
+        for (int side = 0; side < 2; side++) {
+            const double *kl = e.kl[group][side];
+            probe[side][0] = kl[0];
+            for (int i = 1; i < LK_TUNE_N_RECENT; i++)
+                loss->share[group][side][i] = lk_tune_share(kl[0], kl[i], i);
+        }
+        lk_tune_fill_kl(loss->kl[group], t->bits, 1, probe, loss->trellis);
+    }
+    lk_release(&t->ledger, LK_FOR_OTHER, e.kl, bytes);
+    return status;
+}
