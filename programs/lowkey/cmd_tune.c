@@ -22,10 +22,8 @@ struct tune_args {
     double bits, max_kl;
     int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
         measure_memory, rounds;
-    bool no_prompt, speed, json;
+    bool thorough, no_prompt, speed, json;
 };
-
-enum { DEFAULT_CHUNK = 1024 };
 
 static int read_args(const struct command *command, int argc, char **argv, struct tune_args *a) {
     enum { MAX_TOKENS = 1 << 24 };
@@ -65,17 +63,25 @@ static int read_args(const struct command *command, int argc, char **argv, struc
          }},
         {"How to measure",
          {
-             {0, "chunk", "N", "tokens of a chunk (default 1024)", OPT_INT, &a->chunk, 4,
-              MAX_TOKENS},
-             {0, "chunks", "N", "number of chunks to tune on, spread over the texts (default 2)",
+             {0, "thorough", NULL,
+              "measure each head group with a cache of its own, and variants of the recipe, "
+              "instead "
+              "of estimating from one prefill: takes minutes to hours",
+              OPT_FLAG, &a->thorough},
+             {0, "chunk", "N", "tokens of a chunk (default 2048; with --thorough 1024)", OPT_INT,
+              &a->chunk, 4, MAX_TOKENS},
+             {0, "chunks", "N",
+              "number of chunks to tune on, spread over the texts (default: one of each text; with "
+              "--thorough 2)",
               OPT_INT, &a->chunks, 1, 1 << 20},
              {0, "score", "N",
-              "predictions to score at the end of a chunk (default: its second half); the tokens "
-              "before them are prefilled once for many recipes",
+              "predictions to score at the end of a chunk (default 64; with --thorough its second "
+              "half); the tokens before them are prefilled once for many recipes",
               OPT_INT, &a->score, 1, MAX_TOKENS},
              {0, "check-text", "FILE",
-              "text for the table at the end (default: the last quarter of each --text)", OPT_TEXT,
-              &a->check_text},
+              "text for the table at the end (default: none; with --thorough the last quarter of "
+              "each --text)",
+              OPT_TEXT, &a->check_text},
              {0, "check-chunks", "N", "number of its chunks (default 4)", OPT_INT, &a->check_chunks,
               1, 1 << 20},
              {'k', "kv", "RECIPE",
@@ -87,11 +93,12 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "interpolated",
               OPT_NUMBERS, &a->measure_bits, 1, 8},
              {0, "no-prompt", NULL,
-              "measure head groups without an exact prompt, as recipes are measured; takes twice "
-              "the time",
+              "with --thorough: measure head groups without an exact prompt, as recipes are "
+              "measured; "
+              "takes twice the time",
               OPT_FLAG, &a->no_prompt},
-             {0, "rounds", "N", "rounds of measuring variants (default 2); 0: none", OPT_INT,
-              &a->rounds, 0, 16},
+             {0, "rounds", "N", "rounds of measuring variants (default 0; with --thorough 2)",
+              OPT_INT, &a->rounds, 0, 16},
              {0, "measure-memory", "MIB",
               "memory for caches that are measured at the same time (default 768)", OPT_INT,
               &a->measure_memory, 1, 1 << 24},
@@ -126,7 +133,7 @@ struct tune_report {
     const lk_tuned *tuned;
     const lk_recipe *const *recipe;   /* [n]; the last one is tuned->recipe */
     const lk_compare_result *checked; /* [n] */
-    size_t n;
+    size_t n;                         /* 0: nothing was checked */
     int n_layer, chunk;
 };
 
@@ -146,6 +153,14 @@ static void print_parts(FILE *file, const lk_recipe *recipe) {
 
 static void print_table(const struct tune_report *r) {
     char b[NUMBER_BUF];
+    if (r->n == 0) {
+        const lk_compare_result *c = &r->tuned->measured;
+        printf("%.3f bits per value, KL %.6f +- %.6f on %s predictions of the text\n\n",
+               r->tuned->plan.bits_per_value, c->kl_mean, c->kl_stderr,
+               format_count(b, c->n_scored));
+        print_parts(stdout, r->tuned->recipe);
+        return;
+    }
     struct table table = table_new("lrRrRRrR");
     table_titles(&table, "recipe|bits/value|B/token|KL mean|+-|KL p99.9|same top|ppl");
     for (size_t i = 0; i < r->n; i++) {
@@ -198,7 +213,7 @@ static json_t *sensitivity_json(const lk_tune *tune, int n_layer) {
  * tuned recipe's own estimate agrees with what was checked. */
 static json_t *estimates_json(const struct tune_report *r, lk_tune *tune) {
     enum { N_ESTIMATE = 12 };
-    const lk_compare_result *last = &r->checked[r->n - 1];
+    const lk_compare_result *last = r->n ? &r->checked[r->n - 1] : &r->tuned->measured;
     double scale = r->tuned->estimate > 0 ? last->kl_mean / r->tuned->estimate : 1;
     double bits = last->bits_per_value / (double)r->tuned->plan.cache_bytes;
     json_t *list = json_array();
@@ -256,7 +271,7 @@ static void write_contents(FILE *file, const struct tune_report *r) {
     }
     fprintf(file, ", in chunks of %d tokens:\n", r->chunk);
     write_result(file, "tuned", &r->tuned->measured);
-    fprintf(file, "# checked on %s:\n", check);
+    if (r->n) fprintf(file, "# checked on %s:\n", check);
     for (size_t i = 0; i < r->n; i++) write_result(file, recipe_name(r, i), &r->checked[i]);
     print_parts(file, r->tuned->recipe);
     free(command);
@@ -308,7 +323,7 @@ static int fail_step(const struct tune_args *a, const lk_err *err) {
 static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress *progress,
                        uint64_t max_bytes, const lk_recipe *like, lk_tuned *tuned) {
     lk_err err = {0};
-    *progress = progress_start("measuring heads");
+    *progress = progress_start(a->thorough ? "measuring heads" : "estimating");
     lk_status status = lk_tune_measure(tune, &err);
     progress_end(progress);
     if (!status) {
@@ -321,7 +336,10 @@ static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress
     return status ? fail_step(a, &err) : STATUS_OK;
 }
 
-/* Measure on the text of the check, and write the results. */
+/* Is there a text to check on? */
+static bool has_check(const struct tune_args *a) { return a->thorough || a->check_text; }
+
+/* Measure on the text of the check, if there is one, and write the results. */
 static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
                   struct progress *progress, const struct tokens *check, const lk_tuned *tuned,
                   const char *command_line) {
@@ -340,14 +358,16 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
                             .checked = checked,
                             .n_layer = lk_model_get_info(model).n_cached,
                             .chunk = (int)a->chunk};
-    int status = recipes_open(&a->kv, NULL, &others);
+    int status = has_check(a) ? recipes_open(&a->kv, NULL, &others) : STATUS_OK;
     for (size_t i = 0; i < others.n; i++) recipe[r.n++] = others.item[i];
-    recipe[r.n++] = tuned->recipe;
-    *progress = progress_start("checking");
-    if (!status && lk_tune_check(tune, recipe, r.n, check->at, check->n, (int32_t)a->check_chunks,
-                                 checked, &err))
-        status = fail_step(a, &err);
-    progress_end(progress);
+    if (has_check(a)) {
+        recipe[r.n++] = tuned->recipe;
+        *progress = progress_start("checking");
+        if (!status && lk_tune_check(tune, recipe, r.n, check->at, check->n,
+                                     (int32_t)a->check_chunks, checked, &err))
+            status = fail_step(a, &err);
+        progress_end(progress);
+    }
     if (!status && a->output) status = write_recipe(&r, a->output);
     if (!status && a->json) status = print_json(&r, tune);
     if (!status && !a->json) print_table(&r);
@@ -366,7 +386,8 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
     int32_t bits[MAX_LIST];
     uint64_t max_bytes = 0;
     for (size_t i = 0; i < a->measure_bits.n; i++) bits[i] = (int32_t)a->measure_bits.item[i];
-    lk_tune_opts opts = {.n_ctx = (int32_t)a->ctx,
+    lk_tune_opts opts = {.estimate = !a->thorough,
+                         .n_ctx = (int32_t)a->ctx,
                          .chunk = (int32_t)a->chunk,
                          .n_chunk = (int32_t)a->chunks,
                          .n_scored = (int32_t)a->score,
@@ -402,7 +423,7 @@ static int read_texts(const struct tune_args *a, const lk_model *model, struct t
     for (size_t i = 0; i < n && !status; i++) {
         struct tokens text = {0};
         status = read_tokens(model, a->text.item[i], &text);
-        size_t n_used = a->check_text ? text.n : text.n / 4 * 3,
+        size_t n_used = a->check_text || !a->thorough ? text.n : text.n / 4 * 3,
                share = chunks * (i + 1) / n - chunks * i / n;
         if (!status && n_used / chunk < share)
             status = print_error("the text %s has %zu tokens to tune on, less than %zu chunks of "
@@ -410,13 +431,13 @@ static int read_texts(const struct tune_args *a, const lk_model *model, struct t
                                  a->text.item[i], n_used, share, chunk);
         if (!status) {
             add_chunks(used, &(struct tokens){text.at, n_used}, chunk, share);
-            if (!a->check_text)
+            if (!a->check_text && a->thorough)
                 add_chunks(check, &(struct tokens){text.at + n_used, text.n - n_used}, chunk,
                            check_chunks * (i + 1) / n - check_chunks * i / n);
         }
         free(text.at);
     }
-    if (!status && check->n < chunk)
+    if (!status && has_check(a) && check->n < chunk)
         status = print_error("the text of the check has less than one chunk of %zu tokens; use a "
                              "longer text or a smaller --chunk",
                              chunk);
@@ -435,25 +456,32 @@ static int run(struct tune_args *a, const char *command_line) {
     return status;
 }
 
+static void set_defaults(struct tune_args *a) {
+    if (!a->chunk) a->chunk = a->thorough ? 1024 : 2048;
+    if (!a->chunks) a->chunks = a->thorough || !a->text.n ? 2 : (int64_t)a->text.n;
+    if (a->rounds < 0) a->rounds = a->thorough ? 2 : 0;
+    if (a->kv.n == 0)
+        for (; a->kv.n < 3; a->kv.n++)
+            a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
+}
+
 static int check_args(struct tune_args *a) {
     int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
     if (!a->text.n) return print_error("no text: give --text FILE");
     if ((size_t)a->chunks < a->text.n)
         return print_error("%zu texts need --chunks %zu or more", a->text.n, a->text.n);
+    if (a->no_prompt && !a->thorough) return print_error("--no-prompt needs --thorough");
     if (n_goal != 1)
         return print_error("give one of --bits, --like, --memory and --max-kl, not %d", n_goal);
     if (a->memory && !a->ctx)
         return print_error("--memory: the size depends on the context; give -c N");
-    if (a->kv.n == 0)
-        for (; a->kv.n < 3; a->kv.n++)
-            a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
     int status = a->output ? check_writable(a->output) : STATUS_OK;
     if (!status && a->state) status = check_writable(a->state);
     return status;
 }
 
 int cmd_tune(const struct command *command, int argc, char **argv) {
-    struct tune_args a = {.chunk = DEFAULT_CHUNK, .chunks = 2, .check_chunks = 4, .rounds = 2};
+    struct tune_args a = {.check_chunks = 4, .rounds = -1};
     char *command_line = quoted_command_line(argc, argv);
     int read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) {
@@ -463,6 +491,7 @@ int cmd_tune(const struct command *command, int argc, char **argv) {
     char *state = a.output && !a.state ? xasprintf("%s.state", a.output) : NULL;
     if (state) a.state = state;
     catch_interrupts();
+    set_defaults(&a);
     int status = check_args(&a);
     if (!status) status = run(&a, command_line);
     free(state);

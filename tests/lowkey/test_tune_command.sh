@@ -11,20 +11,43 @@ python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import tiny_model; tiny
 export LOWKEY_MODEL=$work/tiny.gguf
 for i in $(seq 1 400); do echo "$i fish and $((i * i)) bicycles, $((i * 7 % 13)) more"; done >text
 
+head -n 20 text >short
 bad 'no text: give --text FILE' tune --bits 3
 bad 'give one of --bits, --like, --memory and --max-kl, not 0' tune --text text
 bad 'give one of --bits, --like, --memory and --max-kl, not 2' tune --text text --bits 3 --like best-3
 bad 'give -c N' tune --text text --memory 1
 bad 'cannot open absent' tune --text absent --bits 3
 bad 'is not a recipe' tune --text text --like best-9
-bad 'less than 2 chunks of 8192' tune --text text --bits 3 --chunk 8k
-bad 'less than one chunk' tune --text text --bits 3 --chunk 4k --chunks 1
+bad 'less than 2 chunks of 8192' tune --thorough --text text --bits 3 --chunk 8k
+bad 'less than 1 chunks of 2048' tune --text short --bits 3
+bad '--no-prompt needs --thorough' tune --text text --bits 3 --no-prompt
+bad 'less than one chunk' tune --thorough --text text --bits 3 --chunk 4k --chunks 1
 bad 'less than 99 chunks' tune --text text --bits 3 --chunk 320 --chunks 99
 bad 'too few' tune --text text --bits 0.6 --chunk 320 --chunks 1
 bad 'in increasing order' tune --text text --bits 3 --chunk 320 --measure-bits 3,2
 bad 'cannot be scored' tune --text text --bits 3 --chunk 320 --chunks 1 --score 320
 
-options=(-t 1 --text text --chunk 320 --chunks 1 --check-chunks 1 --rounds 1)
+# An estimate: the recipe has the promised size, and the state has everything.
+estimate=(-t 1 --text text --chunk 320 --score 40 -c 4k)
+good tune "${estimate[@]}" --like best-3 -o estimated.recipe
+says 'bits per value, KL '
+says 'sink 4: f16'
+cp out table
+grep -q '^# size: ' estimated.recipe || fail "the recipe file lacks its size"
+grep -q '^# checked' estimated.recipe && fail "the recipe file has a check without a text for it"
+good plan --kv estimated.recipe --kv best-3 -c 4k --json
+json 'd["plans"][0]["cache_bytes"] <= d["plans"][1]["cache_bytes"]'
+cp estimated.recipe before.recipe
+good tune "${estimate[@]}" --like best-3 -o estimated.recipe
+cmp -s out table || fail "the second run prints something else"
+cmp -s estimated.recipe before.recipe || fail "the second run writes another recipe"
+good tune "${estimate[@]}" --like best-3 --state other.state
+cmp -s out table || fail "an estimate without the state differs"
+good tune "${estimate[@]}" --bits 5 --check-text text --check-chunks 1 --kv f16 --json --state estimated.recipe.state
+json 'd["results"][-1]["kv"] == d["kv"] and d["estimate"] > 0'
+rm -f estimated.recipe other.state
+
+options=(--thorough -t 1 --text text --chunk 320 --chunks 1 --check-chunks 1 --rounds 1)
 good tune "${options[@]}" --like best-3 -o tuned.recipe
 says 'tuned'
 says 'best-2'
@@ -73,11 +96,11 @@ says 'f16'
 for i in $(seq 1 400); do echo "all of the $i stones lie in row $((i % 5)), under $((i * 3)) leaves"; done >other_text
 bad '2 texts need --chunks 2 or more' tune "${options[@]}" --text other_text --bits 4
 bad 'the text text has' tune "${options[@]}" --text other_text --bits 4 --chunks 99
-both=(-t 1 --text text --text other_text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 -c 4k)
+both=(--thorough -t 1 --text text --text other_text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 -c 4k)
 good tune "${both[@]}" --bits 4 -o both.recipe
 grep -q '^# tuned on text, other_text, in chunks of 320 tokens:' both.recipe || fail "the recipe file lacks its texts"
 grep -q '^# checked on other parts of the same texts:' both.recipe || fail "the recipe file lacks the check"
-good tune -t 1 --text other_text --text text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 --bits 4 -c 4k --json \
+good tune --thorough -t 1 --text other_text --text text --chunk 320 --chunks 2 --check-chunks 2 --rounds 0 --kv f16 --bits 4 -c 4k --json \
   --state both.recipe.state
 json 'd["tuning"]["n_scored"] == d["results"][0]["n_scored"]'
 
