@@ -579,9 +579,9 @@ typedef struct {
 lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err *err);
 
 /* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens. If
- * these are the tokens of a chunk, and groups were not estimated, it is also no larger when both are measured: while a text is
- * evaluated step by step, blocks are partly filled, and a cache with many codecs is up to some
- * percent larger than its plan. */
+ * these are the tokens of a chunk, and groups were not estimated, it is also no larger when both
+ * are measured: while a text is evaluated step by step, blocks are partly filled, and a cache with
+ * many codecs is up to some percent larger than its plan. */
 lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);
 
 /* Find a small recipe whose measured KL is at most max_kl. LK_E_ARG if none is found. */
