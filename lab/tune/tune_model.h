@@ -81,7 +81,7 @@ struct lk_tune_cost {
 lk_status lk_tune_count_cost(struct lk_tune_cost *cost, const struct lk_tune_model *loss,
                              const lk_model *model, int32_t n_ctx, int recent, lk_err *err);
 
-/* Find the bits [n_group] with the smallest estimated KL of at most max_bytes. cost: that of
+/* Find the bits [n_group] with the smallest estimated KL of at most max_bytes. cost: for
  * form->recent. *kl: the estimate, with the tilt. LK_E_ARG if no recipe is that small,
  * LK_E_NOMEM. */
 lk_status lk_tune_choose(const struct lk_tune_model *model, const struct lk_tune_cost *cost,
