@@ -111,7 +111,12 @@ void lk_tokens_free(int32_t *tok);
  * common prefix are kept if the cache can be cut back to it, or to a checkpoint within it; the
  * others are evaluated. Then checkpoints are kept: at the end, and within the evaluated tokens.
  * *n_reused (may be NULL) is the number of tokens kept. LK_E_ARG and LK_E_FULL leave the session
- * unchanged; after any other failure it is empty or holds a prefix of tok. */
+ * unchanged; after any other failure it is empty or holds a prefix of tok.
+ *
+ * An exact prefill that is cancelled leaves a session without tokens, but with the work that was
+ * done, and its memory. The next call goes on with it, bit for bit, if tok has enough tokens in
+ * common; *n_reused is then what need not be computed, in tokens through all layers. Any other
+ * operation drops it; copies do not have it. */
 lk_status lk_session_sync(lk_session *session, const int32_t *tok, size_t n_tok, size_t *n_reused,
                           lk_err *err);
 
@@ -359,7 +364,8 @@ struct lk_session_opts {
  *
  * The tightest line decides, over all layers. With n_checkpoint in lk_session_opts, every session
  * can also be cut back to its checkpoints. A session that cannot be cut back is prefilled again by
- * lk_session_sync. Copying and saving work at any time, and include the checkpoints. */
+ * lk_session_sync. Copying and saving work at any time, and include the checkpoints. After a
+ * prefill that was cancelled: what *n_reused of lk_session_sync would be. */
 size_t lk_session_reusable(const lk_session *session, const int32_t *tok, size_t n_tok);
 
 /* Remove tokens from the end until n_tok remain, as if they had not been evaluated: those of a pass

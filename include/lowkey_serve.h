@@ -128,6 +128,11 @@ lk_status lk_session_logprobs(const lk_session *session, int32_t i, int32_t tok,
 lk_status lk_session_sync_marked(lk_session *session, const int32_t *tok, size_t n_tok,
                                  const size_t *mark, size_t n_mark, size_t *n_reused, lk_err *err);
 
+/* A prefill of lk_session_sync that was cancelled, and that the next one goes on with: the number
+ * of its tokens, which lk_session_tokens then has; 0: none. The session itself has no tokens.
+ * *n_done (may be NULL): what was done, in tokens through all layers. */
+size_t lk_session_suspended(const lk_session *session, size_t *n_done);
+
 /* How the hidden states of a text's tokens become one vector. */
 typedef enum {
     LK_POOLING_MODEL = 0, /* as the model file says; the mean if it does not say */

@@ -76,6 +76,7 @@ static lk_status prepare_entry(lk_batch_entry *entry) {
     if (status) return status;
     if (s->cancelled && atomic_exchange(&s->cancelled, 0))
         return lk_fail(err, LK_E_CANCELLED, "cancelled");
+    lk_session_drop_suspended(s);
     size_t n_out = entry->all ? entry->n_tok : 1;
     if (n_out > s->logits_cap) status = lk_session_reserve_logits(s, n_out, err);
     if (!status && s->recipe->absorbs)

@@ -154,8 +154,7 @@ struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *s, size_t n_c
 
 /* ---- checkpoints within a text ---- */
 
-/* Can the session be cut back to any length, so that it needs no checkpoints? */
-static bool can_always_go_back(const struct lk_session *s) {
+bool lk_checkpoints_unneeded(const struct lk_session *s) {
     for (int k = 0; k < lk_cache_n_kv(s->cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(s->cache, k);
         if (kv->n_level > 1 || kv->n_swa > 0 || kv->evict) return false;
@@ -192,7 +191,7 @@ static void plan(struct lk_checkpoints *c, size_t n_tok, size_t gap) {
 void lk_checkpoints_plan(struct lk_session *s, const size_t *mark, size_t n_mark, size_t from,
                          size_t n_tok) {
     struct lk_checkpoints *c = &s->checkpoints;
-    if (c->cap == 0 || can_always_go_back(s) || (from == 0 && selects_rows(s))) return;
+    if (c->cap == 0 || lk_checkpoints_unneeded(s) || (from == 0 && selects_rows(s))) return;
     for (size_t i = 0; i < n_mark; i++)
         if (mark[i] > from && mark[i] < n_tok && n_tok - mark[i] >= LK_CHECKPOINT_LAST)
             plan(c, mark[i], LK_CHECKPOINT_MARK_GAP);

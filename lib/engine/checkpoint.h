@@ -69,6 +69,9 @@ void lk_checkpoints_take(struct lk_session *session, bool is_end);
 struct lk_checkpoint *lk_checkpoints_find(const struct lk_session *session, size_t n_common,
                                           size_t n_tok);
 
+/* Can the session always be cut back to any length, so that it needs no checkpoints? */
+bool lk_checkpoints_unneeded(const struct lk_session *session);
+
 /* Plan checkpoints within a text of n_tok tokens, which is evaluated from token `from` on: at
  * mark[n_mark], the most important first, and at whole chunks from `from` on. None if the session
  * can always be cut back, or if the prefill is exact and a policy selects rows. */

@@ -5,7 +5,7 @@
 #include "engine/absorb.h"
 #include "engine/model.h"
 #include "engine/pass.h"
-#include "engine/prefill.h"
+#include "engine/prefill_state.h"
 #include "engine/recurrent.h"
 #include "lowkey_serve.h"
 #include "model/blocks.h"

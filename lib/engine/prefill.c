@@ -6,11 +6,14 @@
  * afterwards (the "lazy approximation" of TALE). Peak memory: the compressed caches, the exact f16
  * rows of one or two layers, and the hidden states of all tokens.
  *
- *     prefill_group   prepare -> agree -> run_layer, layer by layer
- *     run_layer       prepare the layer -> agree -> its chunks: prepare -> agree -> compute
+ *     run_layers   prepare -> agree -> run_layer, layer by layer
+ *     run_layer    prepare the layer -> agree -> its chunks: prepare -> agree -> compute
  *
  * After an agreement, computing needs no more memory; what other processes hold, or wait for, is
  * exchanged there (operation.h).
+ *
+ * Between any two chunks the prefill of a session can be cut short and go on later, bit for bit:
+ * all that the next chunk needs is in struct lk_prefill and in the session (prefill_state.h).
  *
  * Recipes that are eager go through the cache instead, in chunks (batch.h). */
 #include "engine/prefill.h"
@@ -21,87 +24,6 @@
 
 #include <math.h>
 #include <string.h>
-
-static void free_prefill(struct lk_prefill *p) {
-    struct lk_ledger *ledger = &p->s->ledger;
-    lk_graph_free(&p->graph, ledger);
-    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
-        for (int side = 0; side < 2; side++)
-            lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[kind][side].rows,
-                       p->exact_kv[kind][side].size);
-    lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
-    lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
-    lk_release(ledger, LK_FOR_SCRATCH, p->order, p->scratch.ranked);
-}
-
-/* Bytes of K, or of V, of one token in the layers of a kind. */
-static size_t exact_bytes(const struct lk_hparams *hp, int kind, int side) {
-    if (hp->d_rope > 0)
-        return kind ? 0 : (side == LK_K ? hp->d_rope : hp->d_head) * sizeof(uint16_t);
-    int32_t width = hp->n_shared == 0 ? lk_hparams_max_width(hp)
-                    : kind            ? hp->n_head_kv_swa * hp->d_head_swa
-                                      : hp->n_head_kv * hp->d_head;
-    return kind && hp->n_shared == 0 ? 0 : (size_t)width * sizeof(uint16_t);
-}
-
-uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp) {
-    uint64_t sum = 0;
-    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
-        for (int side = 0; side < 2; side++) sum += exact_bytes(hp, kind, side);
-    return sum;
-}
-
-/* The caller frees what was allocated, also after a failure. */
-static lk_status alloc_prefill(struct lk_prefill *p, lk_err *err) {
-    struct lk_ledger *ledger = &p->s->ledger;
-    const struct lk_hparams *hp = &p->net->hp;
-    bool ok = true;
-    p->x_size = p->n_tok * hp->n_embd * sizeof(float);
-    p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
-    p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
-    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
-        for (int side = 0; side < 2; side++) {
-            struct lk_exact_rows *exact = &p->exact_kv[kind][side];
-            exact->size = p->n_tok * exact_bytes(hp, kind, side);
-            if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
-            ok = ok && (exact->rows || exact->size == 0);
-        }
-    if (p->scratch.attn_scores)
-        p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
-    if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
-    if (p->x && ok && (p->attn_scores || !p->scratch.attn_scores) &&
-        (p->order || !p->scratch.ranked))
-        return LK_OK;
-    return lk_fail(err, LK_E_NOMEM,
-                   "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
-                   "prefill instead",
-                   p->n_tok,
-                   (double)(p->x_size + p->n_tok * lk_prefill_exact_bytes(hp)) / (1 << 20));
-}
-
-/* If a session has a memory limit, check that the whole prompt fits before the first token is
- * computed. */
-static lk_status check_memory_limit(const struct lk_prefill *p, const struct lk_session *s,
-                                    lk_err *err) {
-    const struct lk_hparams *hp = &p->net->hp;
-    if (!s->ledger.limit) return LK_OK;
-    struct lk_cache_needs needs;
-    uint64_t held =
-        lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
-    lk_status status =
-        lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
-    if (status) return status;
-    uint64_t cache = needs.cache;
-    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + lk_prefill_exact_bytes(hp)) +
-                     needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
-    if (held + cache + exact <= s->ledger.limit) return LK_OK;
-    return lk_fail(
-        err, LK_E_NOMEM,
-        "%zu tokens need %.0f MiB (%.0f MiB of it cache), but the limit is %.0f MiB; use "
-        "a smaller recipe or chunked prefill",
-        p->n_tok, (double)(held + cache + exact) / (1 << 20), (double)cache / (1 << 20),
-        (double)s->ledger.limit / (1 << 20));
-}
 
 /* Token embeddings of tokens [at, at + n), into x. */
 static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *err) {
@@ -172,16 +94,18 @@ static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
     return LK_OK;
 }
 
-/* Memory for the prompt, and its embeddings, which need nothing of other processes. */
+/* Memory for the prompt, and its embeddings, which need nothing of other processes. For a prefill
+ * that goes on: memory of the pass, which other evaluations may have used. */
 static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
     if (!status)
         lk_pass_add(pass, p->s, p->n_tok < LK_PREFILL_CHUNK ? (int)p->n_tok : LK_PREFILL_CHUNK, 0);
     if (!status) status = lk_pass_reserve_attn(pass, err);
+    if (p->x) return status; /* it goes on */
     for (size_t i = 0; !status && i < p->n_session; i++)
-        status = check_memory_limit(p, p->session[i], err);
-    if (!status) status = alloc_prefill(p, err);
+        status = lk_prefill_check_limit(p, p->session[i], err);
+    if (!status) status = lk_prefill_alloc(p, err);
     size_t n_embedded = p->net->first_layer == 0 ? p->n_tok : 0;
     for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
@@ -189,37 +113,56 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     return status;
 }
 
-/* All tokens through one layer. The result is that of all processes. */
-static lk_status run_layer(struct lk_prefill *p, int layer, lk_err *err) {
+/* The next chunk through the current layer. The logits are taken at once: a prefill that is cut
+ * short afterwards keeps them, but not the graph. */
+static lk_status run_chunk(struct lk_prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     const struct lk_hparams *hp = &p->net->hp;
-    lk_status status = lk_prefill_prepare_layer(p, layer, err);
+    size_t n = chunk_length(p, p->at);
+    lk_status status = LK_OK;
+    if (s->cancelled && atomic_exchange(&s->cancelled, 0))
+        status = lk_fail(err, LK_E_CANCELLED, "cancelled");
+    else
+        status = lk_prefill_prepare_chunk(p, p->layer, p->at, n, err);
+    status = lk_agree(s->model, status, err);
+    if (!status) status = lk_prefill_compute_chunk(p, p->layer, p->at, n, err);
+    if (status) return status;
+    p->at += n;
+    if (hp->is_recurrent[p->layer] && lk_net_has(p->net, p->layer)) keep_state(p, p->layer, p->at);
+    bool is_last = p->layer == hp->n_layer - 1 && p->at == p->n_tok;
+    return is_last && !p->embedding ? take_logits(p, err) : LK_OK;
+}
+
+/* The rest of the tokens through the current layer, and on to the next one. The result is that of
+ * all processes. */
+static lk_status run_layer(struct lk_prefill *p, lk_err *err) {
+    struct lk_session *s = p->s;
+    uint64_t n_layer = (uint64_t)p->net->hp.n_layer;
+    lk_status status = p->is_prepared ? LK_OK : lk_prefill_prepare_layer(p, p->layer, err);
+    if (status) return status;
     /* Only K and V of earlier tokens matter from there on, and this layer has none. */
     size_t first =
         p->job.stores || p->embedding ? 0 : (p->n_tok - 1) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK;
-    for (size_t at = first, n; !status && at < p->n_tok; at += n) {
-        n = chunk_length(p, at);
-        if (s->cancelled && atomic_exchange(&s->cancelled, 0))
-            status = lk_fail(err, LK_E_CANCELLED, "cancelled");
-        else
-            status = lk_prefill_prepare_chunk(p, layer, at, n, err);
-        status = lk_agree(s->model, status, err);
-        if (!status) status = lk_prefill_compute_chunk(p, layer, at, n, err);
-        if (!status && hp->is_recurrent[layer] && lk_net_has(p->net, layer))
-            keep_state(p, layer, at + n);
-        if (!status &&
-            !lk_report(s->model, s->opts.progress, s->opts.user,
-                       (uint64_t)layer * p->n_tok + at + n, (uint64_t)hp->n_layer * p->n_tok))
+    if (!p->is_prepared) p->at = first;
+    p->is_prepared = true;
+    while (p->at < p->n_tok) {
+        status = run_chunk(p, err);
+        if (!status && !lk_report(s->model, s->opts.progress, s->opts.user,
+                                  (uint64_t)p->layer * p->n_tok + p->at, n_layer * p->n_tok))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
+        if (status) return status;
     }
-    return status ? status : exchange_hidden(p, layer, first, err);
+    status = exchange_hidden(p, p->layer, first, err);
+    p->layer++;
+    p->is_prepared = false;
+    return status;
 }
 
 /* Leave the sessions as if each had evaluated the prompt. */
 static void finish(struct lk_prefill *p) {
     for (size_t i = 0; i < p->n_session; i++) {
         struct lk_session *s = p->session[i];
-        memcpy(s->tok, p->tok, p->n_tok * sizeof *p->tok);
+        if (s->tok != p->tok) memcpy(s->tok, p->tok, p->n_tok * sizeof *p->tok);
         if (i > 0 && s->recurrent)
             memcpy(s->recurrent, p->s->recurrent, lk_recurrent_bytes(&p->net->hp));
         s->n_logits = 1;
@@ -228,19 +171,23 @@ static void finish(struct lk_prefill *p) {
     lk_checkpoints_keep_planned(p->s);
 }
 
+/* The layers that are left, for all sessions of p. */
+static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
+    lk_status status = lk_agree(p->s->model, prepare(p, err), err);
+    while (!status && p->layer < p->net->hp.n_layer) status = run_layer(p, err);
+    if (!status && p->embedding)
+        lk_pool_rows(p->x, p->n_tok, (size_t)p->net->hp.n_embd, p->pooling, p->embedding);
+    else if (!status)
+        finish(p);
+    return status;
+}
+
 /* Compute the prompt once for all sessions of p. A session whose policies select rows must be
  * alone. */
 static lk_status prefill_group(struct lk_prefill *p, lk_err *err) {
     lk_checkpoints_open_planned(p->s);
-    lk_status status = lk_agree(p->s->model, prepare(p, err), err);
-    for (int layer = 0; !status && layer < p->net->hp.n_layer; layer++)
-        status = run_layer(p, layer, err);
-    if (!status && p->embedding)
-        lk_pool_rows(p->x, p->n_tok, (size_t)p->net->hp.n_embd, p->pooling, p->embedding);
-    else if (!status)
-        status = take_logits(p, err);
-    if (!status && !p->embedding) finish(p);
-    free_prefill(p);
+    lk_status status = run_layers(p, err);
+    lk_prefill_free(p);
     return status;
 }
 
@@ -341,6 +288,40 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
                        .tok = tok,
                        .n = n_tok};
     return lk_op_run(session[0]->model, &op, err);
+}
+
+/* ---- one prompt that can be cut short ---- */
+
+/* A prefill of the session, which is empty, before its first layer. */
+static lk_status begin(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
+    lk_status status = prepare_session(s, n_tok, err);
+    if (!status) status = lk_prefill_suspend_new(s, n_tok, err);
+    status = lk_agree(s->model, status, err);
+    if (status) return status;
+    memcpy(s->tok, tok, n_tok * sizeof *tok);
+    lk_checkpoints_open_planned(s);
+    return LK_OK;
+}
+
+lk_status lk_prefill_resume(struct lk_session *s, lk_err *err) {
+    lk_status status = run_layers(s->suspended, err);
+    lk_err why;
+    lk_status fault = lk_agree(s->model, lk_device_settle(s, &why), &why);
+    lk_graph_free(&s->suspended->graph, &s->ledger);
+    if (status == LK_E_CANCELLED && !fault) return status;
+    if (!status && fault) status = lk_fail(err, fault, "%s", why.msg);
+    lk_prefill_drop(s);
+    if (status) lk_session_drop_tokens(s);
+    lk_cache_trim(s->cache);
+    return status;
+}
+
+lk_status lk_prefill_one(struct lk_session *s, const int32_t *tok, size_t n_tok, lk_err *err) {
+    if (s->recipe->eager) return lk_session_extend(s, tok, n_tok, err);
+    lk_status status = begin(s, tok, n_tok, err);
+    if (!status) return lk_prefill_resume(s, err);
+    lk_session_drop_tokens(s);
+    return status;
 }
 
 /* ---- pooling of hidden states ---- */

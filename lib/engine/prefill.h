@@ -5,10 +5,6 @@
 #include "engine/session_state.h"
 #include "lowkey_serve.h"
 
-/* Bytes of exact K and V that a prefill holds per token: those of one layer, and of one more if
- * later layers attend to them. */
-uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
-
 /* Prefill one prompt into n > 0 sessions of the same model, whatever their recipes. Each ends as
  * lk_session_sync would leave it if it were empty. Previous contents are dropped. Tokens must be in
  * the vocabulary.
@@ -20,6 +16,12 @@ uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
  * after a success. */
 lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int32_t *tok,
                          size_t n_tok, lk_err *err);
+
+/* The same for one session, which is empty and has planned checkpoints. If it is cancelled, the
+ * prefill stays in the session (prefill_state.h), unless the recipe is eager, and lk_prefill_resume
+ * goes on with it. After any other failure the session is empty. */
+lk_status lk_prefill_one(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
+lk_status lk_prefill_resume(struct lk_session *session, lk_err *err);
 
 /* Pool the rows of x [n_tok][n_embd] into out [n_embd], and scale the result to length 1. pooling:
  * LK_POOLING_MEAN or LK_POOLING_LAST. */

@@ -4,6 +4,7 @@
 #include "cache/cache_check.h"
 #include "engine/batch.h"
 #include "engine/prefill.h"
+#include "engine/prefill_state.h"
 #include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
 
@@ -137,6 +138,7 @@ lk_status lk_session_new(lk_session **out, lk_model *model, const lk_recipe *rec
 static lk_status run_free(struct lk_op *op, lk_err *err) {
     struct lk_session *s = op->session;
     (void)err;
+    lk_prefill_drop(s);
     lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
     lk_cache_free(s->cache);
@@ -161,6 +163,7 @@ void lk_session_free(lk_session *s) {
 /* ---- evaluation ---- */
 
 static lk_status run_reserve(struct lk_op *op, lk_err *err) {
+    lk_session_drop_suspended(op->session);
     size_t left = op->session->opts.n_ctx - op->session->n_tok;
     return lk_cache_reserve(op->session->cache, op->n < left ? op->n : left, err);
 }
@@ -205,6 +208,7 @@ static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok
 size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
     size_t n_common = common_prefix(s, tok, n_tok), n = can_keep(s, n_common, n_tok);
     const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common, n_tok);
+    if (s->suspended) return lk_prefill_saved(s, tok, n_tok);
     return checkpoint && checkpoint->n_tok > n ? checkpoint->n_tok : n;
 }
 
@@ -257,21 +261,25 @@ static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, co
                              size_t n_mark, size_t *n_reused, lk_err *err) {
     lk_status status = lk_session_check_text(s, tok, n_tok, err);
     if (status) return status;
-    size_t n = 0;
-    status = cut_back(s, tok, n_tok, &n, err);
+    size_t n = 0, n_saved = lk_prefill_saved(s, tok, n_tok);
+    if (n_saved == 0)
+        lk_session_drop_suspended(s);
+    else
+        status = lk_prefill_resume(s, err);
+    if (!status) status = cut_back(s, tok, n_tok, &n, err);
     if (!status) lk_checkpoints_plan(s, mark, n_mark, n, n_tok);
     bool by_parts = s->opts.chunked_prefill || (s->recipe->eager && s->checkpoints.n_planned > 0);
     if (!status && n == 0 && !by_parts)
-        status = lk_prefill_all(&s, 1, tok, n_tok, err);
+        status = lk_prefill_one(s, tok, n_tok, err);
     else if (!status)
         status = extend_by_parts(s, tok, n_tok, err);
-    while (s->checkpoints.n_planned > 0) /* after a failure */
+    while (!s->suspended && s->checkpoints.n_planned > 0) /* after a failure */
         lk_checkpoints_drop_planned(s, s->checkpoints.n_planned - 1);
     if (status) return status;
     const struct lk_checkpoint *last = lk_checkpoints_find(s, n_tok, n_tok);
     if (!last || !last->logits || n_tok - last->n_tok >= LK_CHECKPOINT_GAP)
         lk_checkpoints_take(s, true);
-    if (n_reused) *n_reused = n;
+    if (n_reused) *n_reused = n_saved > 0 ? n_saved : n;
     return LK_OK;
 }
 
@@ -318,7 +326,8 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     const float *logits = lk_session_logits(from, -1);
     lk_err why = {0};
     lk_session_drop_tokens(s);
-    from->n_pass = 0; /* its newest block becomes shared */
+    if (from->suspended) return LK_OK; /* it has no tokens */
+    from->n_pass = 0;                  /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (!status) status = lk_cache_copy(s->cache, from->cache, &why);
     status = lk_agree(s->model, status, &why);

@@ -145,6 +145,9 @@ lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const 
                        .session = (struct lk_session *)s, /* these are only read */
                        .sampler = (struct lk_sampler *)sampler,
                        .path = path};
+    if (s->suspended)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "cannot save a session whose prefill was cancelled; complete it first");
     return lk_op_run(s->model, &op, err);
 }
 
@@ -334,6 +337,7 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
                         states = start_section(saved, LK_SECTION_STATES, NULL, NULL),
                         checkpoints = start_section(saved, LK_SECTION_CHECKPOINTS, link, room);
     lk_err why = {0};
+    lk_session_drop_suspended(s);
     lk_checkpoints_drop(s, 0); /* of the tokens before */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (!status)

@@ -1,9 +1,12 @@
 /* Memory and bookkeeping of one session. Nothing here evaluates tokens. */
 #include "engine/session_state.h"
 
+#include "engine/prefill_state.h"
+
 #include <string.h>
 
 void lk_session_drop_tokens(struct lk_session *s) {
+    lk_prefill_drop(s);
     lk_cache_clear(s->cache);
     lk_checkpoints_drop(s, 0);
     if (s->absorb) lk_absorb_clear(s->absorb);
@@ -11,6 +14,10 @@ void lk_session_drop_tokens(struct lk_session *s) {
     s->n_tok = s->n_pass = 0;
     s->n_cut++;
     s->n_logits = 0;
+}
+
+void lk_session_drop_suspended(struct lk_session *s) {
+    if (s->suspended) lk_session_drop_tokens(s);
 }
 
 lk_status lk_session_check_tokens(const struct lk_session *s, const int32_t *tok, size_t n_tok,

@@ -11,6 +11,8 @@
 #include "engine/pass.h"
 #include "engine/recurrent.h"
 
+struct lk_prefill;
+
 /* Called with each layer's attention of a pass, on one thread, after the new rows were stored and
  * before any row is re-encoded. NULL: unused. */
 struct lk_watch {
@@ -45,12 +47,17 @@ struct lk_session {
     size_t logits_cap; /* rows that fit */
     int32_t n_logits;  /* 0: none are valid */
     struct lk_checkpoints checkpoints;
-    int32_t number;        /* that the peers know it by */
-    _Atomic int cancelled; /* by lk_session_cancel; reset by the evaluation that it ends */
+    struct lk_prefill *suspended; /* a prefill that was cut short (prefill_state.h), or NULL */
+    int32_t number;               /* that the peers know it by */
+    _Atomic int cancelled;        /* by lk_session_cancel; reset by the evaluation that it ends */
 };
 
-/* Drop all tokens, states, sums of evicted rows, logits and checkpoints. */
+/* Drop all tokens, states, sums of evicted rows, logits and checkpoints, and what a prefill that
+ * was cut short has left. */
 void lk_session_drop_tokens(struct lk_session *session);
+
+/* The same if a prefill was cut short. Every operation but going on with it begins with this. */
+void lk_session_drop_suspended(struct lk_session *session);
 
 /* LK_E_ARG if a token is not in the vocabulary. */
 lk_status lk_session_check_tokens(const struct lk_session *session, const int32_t *tok,

@@ -3,6 +3,7 @@
 
 #include "cache/latent_levels.h"
 #include "engine/model.h"
+#include "engine/prefill_state.h"
 #include "lowkey_serve.h"
 #include "recipe/recipe_levels.h"
 
@@ -12,6 +13,11 @@
 size_t lk_session_n_tok(const lk_session *s) { return s->n_tok; }
 
 const int32_t *lk_session_tokens(const lk_session *s) { return s->tok; }
+
+size_t lk_session_suspended(const lk_session *s, size_t *n_done) {
+    if (n_done) *n_done = s->suspended ? lk_prefill_done(s->suspended) : 0;
+    return s->suspended ? s->suspended->n_tok : 0;
+}
 
 uint64_t lk_session_immutable_bytes(const lk_session *s) {
     return lk_cache_immutable_bytes(s->cache);

@@ -278,7 +278,9 @@ static void test_cancel_while_running(void **state) {
         assert_int_equal(lk_session_n_tok(c.session), chunked ? 2 * LK_EVAL_MAX : 0);
         size_t n_reused;
         assert_int_equal(lk_session_sync(c.session, tok, N, &n_reused, NULL), LK_OK);
-        assert_int_equal(n_reused, chunked ? 2 * LK_EVAL_MAX : 0);
+        /* Two chunks: of all layers, or of the first one. */
+        int n_layer = lk_model_get_info(model).n_layer;
+        assert_int_equal(n_reused, 2 * LK_EVAL_MAX / (chunked ? 1 : n_layer));
         lk_session_free(c.session);
     }
     free(tok);

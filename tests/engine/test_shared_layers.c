@@ -1,6 +1,6 @@
 /* Models whose last layers attend to K and V of earlier ones, and whose layers with a window have
  * other heads: what is stored, what plans count, and what is refused. */
-#include "engine/prefill.h"
+#include "engine/prefill_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
 #include "test.h"

@@ -1,0 +1,303 @@
+/* An exact prefill that is cut short goes on bit for bit, after any chunk, for every kind of model
+ * and recipe, and what it holds is dropped by everything else. */
+#include "cache/cache.h"
+#include "engine/prefill.h"
+#include "engine/prefill_state.h"
+#include "lowkey_serve.h"
+#include "support.h"
+#include "support_model.h"
+#include "test.h"
+
+#include <unistd.h>
+
+enum { CTX = 1400, LONG = 1200, MARK = 700, ANSWER = 20 };
+
+/* Cancels the prefill after a number of chunks; 0: never. */
+struct stop {
+    int after, n_call;
+    uint64_t done, total;
+};
+
+static bool count_chunk(void *user, uint64_t done, uint64_t total) {
+    struct stop *stop = user;
+    stop->done = done;
+    stop->total = total;
+    return ++stop->n_call != stop->after;
+}
+
+static lk_session *new_session(lk_model *model, const lk_recipe *recipe, struct stop *stop,
+                               const char *device) {
+    lk_session_opts opts = {
+        .n_ctx = CTX, .n_checkpoint = 6, .progress = count_chunk, .user = stop, .device = device};
+    lk_session *session = NULL;
+    lk_err err = {0};
+    if (lk_session_new(&session, model, recipe, &opts, &err) != LK_OK)
+        fail_msg("%s: %s", lk_recipe_text(recipe), err.msg);
+    return session;
+}
+
+static lk_status prefill(lk_session *s, const int32_t *tok, size_t n, size_t *n_reused) {
+    const size_t mark[] = {MARK};
+    return lk_session_sync_marked(s, tok, n, mark, 1, n_reused, NULL);
+}
+
+static void decode(lk_session *s, const int32_t *tok, int n) {
+    for (int i = 0; i < n; i++)
+        assert_int_equal(lk_session_eval(s, tok + i, 1, false, NULL), LK_OK);
+}
+
+/* Both hold the same: logits, rows, and checkpoints, which a text that branches at MARK uses. */
+static void assert_same_sessions(lk_session *a, lk_session *b, const int32_t *tok,
+                                 const char *what) {
+    int32_t other[CTX];
+    assert_same_logits(a, b, what);
+    decode(a, tok, ANSWER);
+    decode(b, tok, ANSWER);
+    assert_same_logits(a, b, what);
+    memcpy(other, tok, sizeof other);
+    random_tokens(other + MARK, 60, a->model, 9);
+    size_t n_a, n_b;
+    assert_int_equal(a->checkpoints.n, b->checkpoints.n);
+    assert_int_equal(prefill(a, other, MARK + 60, &n_a), LK_OK);
+    assert_int_equal(prefill(b, other, MARK + 60, &n_b), LK_OK);
+    assert_int_equal(n_a, n_b);
+    assert_same_logits(a, b, what);
+}
+
+/* Cut short after each chunk in turn, and once after every chunk. */
+static void check_recipe(lk_model *model, const char *text, const char *device) {
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    struct stop none = {0};
+    assert_int_equal(lk_recipe_parse(&recipe, text, NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *whole = new_session(model, recipe, &none, device);
+    assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+    int n_chunk = none.n_call;
+    for (int after = 1; after <= n_chunk; after += case_runs(after) ? 1 : 3) {
+        struct stop stop = {.after = after};
+        size_t n_done, n_reused;
+        lk_session *s = new_session(model, recipe, &stop, device);
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+        assert_int_equal(lk_session_n_tok(s), 0);
+        assert_null(lk_session_logits(s, -1));
+        assert_int_equal(lk_session_suspended(s, &n_done), LONG);
+        assert_int_equal(n_done, stop.done * LONG / stop.total);
+        assert_int_equal(lk_session_reusable(s, tok, LONG), n_done);
+        assert_int_equal(prefill(s, tok, LONG, &n_reused), LK_OK);
+        assert_int_equal(n_reused, n_done);
+        assert_int_equal(stop.n_call, n_chunk); /* nothing was computed twice */
+        assert_int_equal(lk_session_suspended(s, NULL), 0);
+        if (after > 1 && after < n_chunk) {
+            assert_same_logits(s, whole, text);
+        } else {
+            lk_session *copy = new_session(model, recipe, &none, device);
+            assert_int_equal(lk_session_copy(copy, whole, NULL), LK_OK);
+            assert_same_sessions(s, copy, tok, text);
+            lk_session_free(copy);
+        }
+        lk_session_free(s);
+    }
+    struct stop always = {0};
+    lk_session *s = new_session(model, recipe, &always, device);
+    lk_status status = LK_E_CANCELLED;
+    for (int i = 0; i <= n_chunk && status == LK_E_CANCELLED; i++) {
+        always.after = always.n_call + 1;
+        status = prefill(s, tok, LONG, NULL);
+    }
+    assert_int_equal(status, LK_OK);
+    assert_int_equal(always.n_call, n_chunk);
+    always.after = 0;
+    assert_same_sessions(s, whole, tok, text);
+    lk_session_free(s), lk_session_free(whole);
+    lk_recipe_free(recipe);
+    assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+}
+
+#define KEEPS "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16"
+
+static void prefills_go_on(void **state) {
+    static const struct {
+        const char *model, *recipe, *device;
+    } cases[] = {{"llama", "best-3", NULL},    {"llama", "best-3", "pretend"},
+                 {"llama", KEEPS, NULL},       {"gemma3", "best-4", NULL},
+                 {"gemma4", "best-3", NULL},   {"qwen35", "f16", NULL},
+                 {"lfm2", KEEPS, NULL},        {"granitehybrid", "best-3", NULL},
+                 {"deepseek2", "best-4", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lk_model *model = open_preset(cases[i].model, CTX, 1);
+        check_recipe(model, cases[i].recipe, cases[i].device);
+        lk_model_free(model);
+    }
+}
+
+/* A text that shares a part of the prompt: the prefill is completed if that is less work. */
+static void other_texts(void **state) {
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX], other[CTX];
+    struct stop stop = {0}, none = {0};
+    size_t n, n_reused;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *s = new_session(model, recipe, &stop, NULL),
+               *whole = new_session(model, recipe, &none, NULL);
+    assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+    int n_chunk = none.n_call;
+    for (int longer = 0; longer < 2; longer++) {
+        /* Most of the work was done: a text that differs after MARK, and one that goes on. */
+        memcpy(other, tok, sizeof other);
+        if (!longer) random_tokens(other + MARK, CTX - MARK, model, 5);
+        lk_session_clear(s);
+        stop = (struct stop){.after = n_chunk - 1};
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+        n = lk_session_reusable(s, other, LONG + 50);
+        assert_true(n > (longer ? LONG : MARK) / 2 && n < (longer ? LONG : MARK));
+        assert_int_equal(prefill(s, other, LONG + 50, &n_reused), LK_OK);
+        assert_int_equal(n_reused, n);
+        assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+        assert_int_equal(prefill(whole, other, LONG + 50, NULL), LK_OK);
+        assert_same_logits(s, whole, "best-3");
+        lk_session_clear(whole);
+        assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+    }
+    /* Little was done, or little is shared: the text is computed from its start. */
+    for (int little = 0; little < 2; little++) {
+        memcpy(other, tok, sizeof other);
+        random_tokens(other + (little ? 100 : MARK), CTX - MARK, model, 5);
+        lk_session_clear(s), lk_session_clear(whole);
+        stop = (struct stop){.after = little ? n_chunk - 1 : 1};
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+        assert_int_equal(lk_session_reusable(s, other, LONG), 0);
+        assert_int_equal(prefill(s, other, LONG, &n_reused), LK_OK);
+        assert_int_equal(n_reused, 0);
+        assert_int_equal(prefill(whole, other, LONG, NULL), LK_OK);
+        assert_same_sessions(s, whole, other, "best-3");
+    }
+    lk_session_free(s), lk_session_free(whole);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+static lk_status do_eval(lk_session *s, lk_session *other, const int32_t *tok) {
+    (void)other;
+    return lk_session_eval(s, tok, 7, false, NULL);
+}
+static lk_status do_reserve(lk_session *s, lk_session *other, const int32_t *tok) {
+    (void)other, (void)tok;
+    return lk_session_reserve(s, 50, NULL);
+}
+static lk_status do_clear(lk_session *s, lk_session *other, const int32_t *tok) {
+    (void)other, (void)tok;
+    lk_session_clear(s);
+    return LK_OK;
+}
+static lk_status do_copy(lk_session *s, lk_session *other, const int32_t *tok) {
+    (void)tok;
+    return lk_session_copy(s, other, NULL);
+}
+static lk_status do_load(lk_session *s, lk_session *other, const int32_t *tok) {
+    char path[] = "/tmp/lowkey-prefill-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    (void)tok;
+    assert_int_equal(lk_session_save(other, NULL, path, NULL), LK_OK);
+    lk_status status = lk_session_load(s, NULL, path, NULL);
+    unlink(path);
+    return status;
+}
+static lk_status do_embed(lk_session *s, lk_session *other, const int32_t *tok) {
+    float *x = malloc(sizeof *x * (size_t)lk_model_get_info(s->model).n_embd);
+    (void)other;
+    lk_status status = lk_session_embed(s, tok, 30, LK_POOLING_MEAN, x, NULL);
+    free(x);
+    return status;
+}
+static lk_status do_group(lk_session *s, lk_session *other, const int32_t *tok) {
+    lk_session *both[] = {s, other};
+    return lk_prefill_all(both, 2, tok, 90, NULL);
+}
+
+/* Every other operation drops the prefill with all its memory, and does what it does with an empty
+ * session. */
+static void other_operations(void **state) {
+    static lk_status (*const operation[])(lk_session *, lk_session *, const int32_t *) = {
+        do_eval, do_reserve, do_clear, do_copy, do_load, do_embed, do_group};
+    static const char *const models[] = {"llama", "qwen35"};
+    for (int m = 0; m < 2; m++) {
+        lk_model *model = open_preset(models[m], CTX, 1);
+        lk_recipe *recipe = NULL;
+        int32_t tok[CTX];
+        assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+        random_tokens(tok, CTX, model, 3);
+        for (size_t i = 0; i < sizeof operation / sizeof *operation; i++) {
+            struct stop stop = {.after = 4}, none = {0};
+            lk_session *s = new_session(model, recipe, &stop, NULL),
+                       *empty = new_session(model, recipe, &none, NULL),
+                       *other = new_session(model, recipe, &none, NULL);
+            assert_int_equal(prefill(other, tok + 100, 200, NULL), LK_OK);
+            assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+            uint64_t held = lk_session_get_stats(s).scratch_bytes;
+            assert_true(held > LONG * sizeof(float) * (size_t)lk_model_get_info(model).n_embd);
+            /* It is neither saved nor copied nor truncated, and stays. */
+            assert_int_equal(lk_session_save(s, NULL, "/nowhere/x", NULL), LK_E_UNSUPPORTED);
+            assert_int_equal(lk_session_copy(empty, s, NULL), LK_OK);
+            assert_int_equal(lk_session_n_tok(empty), 0);
+            assert_int_equal(lk_session_truncate(s, 1, NULL), LK_E_ARG);
+            assert_int_equal(lk_session_suspended(s, NULL), LONG);
+            assert_int_equal(operation[i](s, other, tok), LK_OK);
+            assert_int_equal(operation[i](empty, other, tok), LK_OK);
+            assert_int_equal(lk_session_suspended(s, NULL), 0);
+            assert_null(s->suspended);
+            assert_int_equal(s->checkpoints.n_planned, 0);
+            assert_int_equal(lk_session_n_tok(s), lk_session_n_tok(empty));
+            if (lk_session_n_tok(s)) assert_same_logits(s, empty, models[m]);
+            assert_true(lk_session_get_stats(s).scratch_bytes < held / 2 || i == 5);
+            assert_int_equal(prefill(s, tok, LONG, NULL), LK_OK);
+            assert_int_equal(prefill(empty, tok, LONG, NULL), LK_OK);
+            assert_same_logits(s, empty, models[m]);
+            lk_session_free(s), lk_session_free(empty), lk_session_free(other);
+            assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+        }
+        lk_recipe_free(recipe);
+        lk_model_free(model);
+    }
+}
+
+/* Memory that runs out when it goes on: the session is empty, and can be used again. */
+static void memory_runs_out(void **state) {
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    struct stop none = {0};
+    bool complete = false;
+    assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session *whole = new_session(model, recipe, &none, NULL);
+    assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+    for (int nth = 1; !complete; nth += case_runs(nth) ? 1 : 4) {
+        struct stop stop = {.after = 2};
+        lk_session *s = new_session(model, recipe, &stop, NULL);
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+        atomic_store(&s->ledger.fail_at, nth);
+        lk_status status = prefill(s, tok, LONG, NULL);
+        complete = atomic_exchange(&s->ledger.fail_at, 0) > 0;
+        assert_int_equal(status, complete ? LK_OK : LK_E_NOMEM);
+        if (!complete) assert_int_equal(lk_session_n_tok(s) + lk_session_suspended(s, NULL), 0);
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_OK);
+        assert_same_logits(s, whole, "best-3");
+        lk_session_free(s);
+        assert_true(nth < 10000);
+    }
+    lk_session_free(whole);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefills_go_on), cmocka_unit_test(other_texts),
+        cmocka_unit_test(other_operations), cmocka_unit_test(memory_runs_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
