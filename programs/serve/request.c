@@ -453,49 +453,62 @@ static bool limit_logprobs(struct lk_prompt *p, const struct lk_request *request
     return true;
 }
 
-bool lk_request_has_parts(const struct lk_request *request, const struct lk_server_opts *opts,
-                          size_t n_tok) {
+/* Can a prompt that is too large for an exact prefill be read in parts? */
+static bool can_have_parts(const struct lk_request *request, const struct lk_server_opts *opts,
+                           size_t n_tok) {
     return n_tok > LK_FIRST_PART && request->reuse && !request->embed && !request->score &&
            !lk_recipe_evicts(opts->recipe[request->recipe]);
 }
 
-/* The plan of a prompt's prefill: with two parts, the one that takes more memory. */
+/* *bytes becomes at least the peak of a prefill of n_tok tokens, without the weights. */
 static lk_status plan_prefill(const struct lk_request *request, const struct lk_server_opts *opts,
-                              size_t n_tok, lk_plan *out, lk_err *err) {
-    const lk_recipe *recipe = opts->recipe[request->recipe];
-    bool parts = lk_request_has_parts(request, opts, n_tok);
-    lk_session_opts first = {.n_ctx = LK_FIRST_PART},
-                    all = {.n_ctx = (int32_t)n_tok, .chunked_prefill = request->score || parts};
-    lk_plan plan = {0};
-    lk_status status = lk_plan_make(opts->model, recipe, &all, out, err);
-    if (!status && parts) status = lk_plan_make(opts->model, recipe, &first, &plan, err);
-    if (!status && plan.peak_bytes > out->peak_bytes) *out = plan;
+                              size_t n_tok, bool chunked, uint64_t *bytes, lk_err *err) {
+    lk_session_opts session = {.n_ctx = (int32_t)n_tok, .chunked_prefill = chunked};
+    lk_plan plan;
+    lk_status status =
+        lk_plan_make(opts->model, opts->recipe[request->recipe], &session, &plan, err);
+    uint64_t peak = status ? 0 : plan.peak_bytes - plan.weight_bytes;
+    if (peak > *bytes) *bytes = peak;
     return status;
 }
 
-/* Set the token limit of the answer and the memory for prompt and answer. The memory is the larger
- * of the peak during prefill and the total at the end. The weights are not counted. */
+/* The memory of prompt and answer: the larger of the peak during prefill and the total at the end,
+ * where the session has n_end tokens. The weights are not counted. */
+static lk_status plan_bytes(struct lk_prompt *p, const struct lk_request *request,
+                            const struct lk_server_opts *opts, size_t n_end, lk_err *err) {
+    lk_session_opts whole = {.n_ctx = (int32_t)n_end};
+    lk_plan end;
+    lk_status status = lk_plan_make(opts->model, opts->recipe[request->recipe], &whole, &end, err);
+    if (status) return status;
+    uint64_t more = 0;
+    if (request->score) /* logits of a step, of the session and of its graph */
+        more +=
+            2ull * LK_SCORE_STEP * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab;
+    if (opts->drafts) more += lk_drafter_bytes(opts->model, opts->n_ctx, LK_SERVE_PASS);
+    p->n_bytes = p->n_bytes_rest = end.cache_bytes + end.scratch_bytes;
+    status = plan_prefill(request, opts, p->n_tok, true, &p->n_bytes_rest, err);
+    if (!status) status = plan_prefill(request, opts, p->n_tok, request->score, &p->n_bytes, err);
+    p->in_parts = p->n_bytes + more > opts->max_bytes && can_have_parts(request, opts, p->n_tok);
+    if (!status && p->in_parts) {
+        p->n_bytes = p->n_bytes_rest;
+        status = plan_prefill(request, opts, LK_FIRST_PART, false, &p->n_bytes, err);
+    }
+    p->n_bytes += more;
+    p->n_bytes_rest += more;
+    return status;
+}
+
+/* Set the token limit of the answer, and the memory for prompt and answer. */
 static bool plan_prompt(struct lk_prompt *p, const struct lk_request *request,
                         const struct lk_server_opts *opts, struct lk_api_error *error) {
     lk_err err = {0};
-    lk_plan prefill, end;
-    const lk_recipe *recipe = opts->recipe[request->recipe];
     size_t n_ctx = (size_t)opts->n_ctx, room = n_ctx - p->n_tok;
     p->max_tokens = request->max_tokens < opts->n_predict ? request->max_tokens : opts->n_predict;
     if (p->max_tokens > room) p->max_tokens = room;
     if (!limit_logprobs(p, request, error)) return false;
     bool fills = p->max_tokens > n_ctx - p->n_tok;
-    lk_session_opts whole = {.n_ctx = (int32_t)(fills ? n_ctx : p->n_tok + p->max_tokens)};
-    if (plan_prefill(request, opts, p->n_tok, &prefill, &err) ||
-        lk_plan_make(opts->model, recipe, &whole, &end, &err))
+    if (plan_bytes(p, request, opts, fills ? n_ctx : p->n_tok + p->max_tokens, &err))
         return lk_api_error_from_request(error, &err, NULL);
-    p->n_bytes = prefill.peak_bytes - prefill.weight_bytes;
-    if (end.cache_bytes + end.scratch_bytes > p->n_bytes)
-        p->n_bytes = end.cache_bytes + end.scratch_bytes;
-    if (request->score) /* logits of a step, of the session and of its graph */
-        p->n_bytes +=
-            2ull * LK_SCORE_STEP * sizeof(float) * (uint64_t)lk_model_get_info(opts->model).n_vocab;
-    if (opts->drafts) p->n_bytes += lk_drafter_bytes(opts->model, opts->n_ctx, LK_SERVE_PASS);
     if (p->n_bytes <= opts->max_bytes) return true;
     return lk_api_error_set(error, 413, "cache_limit_exceeded", NULL,
                             "this request would need %.1f MiB, but the server's cache limit is "

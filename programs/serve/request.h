@@ -22,7 +22,7 @@ enum {
     LK_MAX_THOUGHT_END = 32, /* tokens that end thoughts */
     LK_SERVE_PASS = 16,      /* maximum number of tokens of an answer in a step: each has logits */
     LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
-    LK_FIRST_PART = 1024, /* tokens of a prompt that are prefilled exactly: lk_request_has_parts */
+    LK_FIRST_PART = 1024, /* tokens that are prefilled exactly of a prompt that is read in parts */
 };
 
 #define LK_NO_LIMIT SIZE_MAX
@@ -31,8 +31,11 @@ struct lk_prompt {
     char *text;   /* of a chat: marked text (lk_chat_format); NULL if the client sent tokens */
     int32_t *tok; /* [n_tok] */
     size_t n_tok;
-    size_t max_tokens;            /* of its answer */
-    uint64_t n_bytes;             /* cache and scratch memory for prompt and answer */
+    size_t max_tokens;     /* of its answer */
+    uint64_t n_bytes;      /* cache and scratch memory for prompt and answer */
+    uint64_t n_bytes_rest; /* the same if a session holds a part of the prompt, or all */
+    bool in_parts; /* an exact prefill exceeds the cache limit: all but its first LK_FIRST_PART
+                      tokens go through the cache */
     size_t mark[LK_PROMPT_MARKS]; /* [n_mark] positions for checkpoints: find_prompt_marks */
     size_t n_mark;
     /* [n_tok] of its tokens, except for the first; NULL if request->score is false. Written by the
@@ -113,14 +116,6 @@ bool lk_request_reject(const struct lk_request *request, const char *name, doubl
  * lk_request_prepare. */
 bool lk_request_apply_template(struct lk_request *request, const struct lk_server_opts *opts,
                                struct lk_api_error *error);
-
-/* Are prompts of n_tok tokens read in two parts? Its first LK_FIRST_PART tokens are prefilled
- * exactly, all layers one after the other, and nothing of that can be kept before its end. The rest
- * goes through the cache in chunks, as later turns do: when that is cut short, the session keeps
- * its chunks. A prompt stays whole if it may not share its session, or if the recipe chooses the
- * rows to keep by the end of the prompt. */
-bool lk_request_has_parts(const struct lk_request *request, const struct lk_server_opts *opts,
-                          size_t n_tok);
 
 /* Number of answers: prompts times choices; 1 for embeddings. */
 size_t lk_request_n_answer(const struct lk_request *request);

@@ -182,13 +182,21 @@ static void record_prefix_source(struct lk_scheduler *s, struct lk_job *job) {
     if (result->source == LK_PREFIX_NONE) s->metrics->store_misses++;
 }
 
-/* Fail a job during prefill. Its slot stays if the session holds any tokens, so that the next try
+/* Tokens, or work on tokens, that a session keeps of a prefill that failed. */
+static size_t kept_tokens(const struct lk_slot *slot) {
+    size_t n = lk_session_n_tok(slot->session), n_done = 0;
+    bool reused = !slot->is_private && !slot->discard;
+    if (reused && lk_session_suspended(slot->session, &n_done) > 0) n = n_done;
+    return n;
+}
+
+/* Fail a job during prefill. Its slot stays if the session keeps anything, so that the next try
  * goes on from there. */
 static void fail_prefill(struct lk_scheduler *s, struct lk_job *job,
                          const struct lk_api_error *error) {
     struct lk_slot *slot = job->slot;
-    bool empty = lk_session_n_tok(slot->session) == 0;
-    job->n_processed = lk_session_n_tok(slot->session);
+    bool empty = kept_tokens(slot) == 0;
+    job->n_processed = kept_tokens(slot);
     log_progress(s, job, "the prefill was cut short and keeps");
     if (!empty) lk_slot_prefill_keep_partial(&s->slots, job);
     lk_running_fail_job(&s->running, job, error);
@@ -201,6 +209,9 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     lk_err err = {0};
     s->prefilled = job;
     s->last_progress = lk_now();
+    if (job->prompt->in_parts && lk_session_n_tok(job->slot->session) == 0)
+        log_progress(s, job,
+                     "an exact prefill exceeds the cache limit, so it goes through the cache:");
     lk_status status = lk_slot_prefill_run(&prefill, &err);
     if (status) {
         struct lk_api_error error;
@@ -208,7 +219,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
             lk_api_error_set(&error, 503, "time_limit", NULL,
                              "prefill of the prompt took more than %.0f seconds; %zu of %zu "
                              "tokens are kept for the next try",
-                             s->opts->time_s, lk_session_n_tok(job->slot->session), job->n_tok);
+                             s->opts->time_s, kept_tokens(job->slot), job->n_tok);
         else if (status == LK_E_CANCELLED) /* or the client disconnected and sees no error */
             lk_api_error_set_stopping(&error);
         else
@@ -217,6 +228,7 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
         return;
     }
     if (!job->completion->request.embed) lk_slot_set_prompt(job->slot, job);
+    job->slot->reserved = job->prompt->n_bytes_rest;
     record_prefix_source(s, job);
     job->result.n_prompt = job->n_tok;
     job->state = LK_JOB_DECODING;
@@ -269,6 +281,17 @@ static bool set_job_tokens(struct lk_job *job, const int32_t *tok, size_t n_tok)
     return true;
 }
 
+/* Memory that the job needs with this source. If a session holds a part of the prompt, the rest
+ * goes through the cache. */
+static uint64_t needed_bytes(const struct lk_job *job, const struct lk_slot_source *source) {
+    const struct lk_prompt *p = job->prompt;
+    const struct lk_slot *from = source->reuse ? source->reuse : source->copy_from;
+    bool holds = from && !from->is_partial &&
+                 lk_session_reusable(from->session, job->tok ? job->tok : p->tok,
+                                     job->tok ? job->n_tok : p->n_tok) > 0;
+    return holds ? p->n_bytes_rest : p->n_bytes;
+}
+
 /* Find or create a slot for the job. *later: there is no room now, and *out is not set. */
 static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct lk_slot **out,
                               bool *later, lk_err *err) {
@@ -279,11 +302,13 @@ static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct
     struct lk_slot_source source = {.copy_from = twin ? twin->slot : NULL, .copy_whole = true};
     if (!twin && job->completion->request.reuse) source = choose_source(s, job, later);
     if (*later) return LK_OK;
-    enum lk_room room = lk_shared_prefix_make_room(&s->slots, &source, job->prompt->n_bytes);
+    uint64_t need = needed_bytes(job, &source);
+    enum lk_room room = lk_shared_prefix_make_room(&s->slots, &source, need);
     if (room == LK_ROOM_NEVER && (source.reuse || source.copy_from) && !twin) {
         /* The slot itself may hold the missing memory: try again without it. */
         source = (struct lk_slot_source){0};
-        room = lk_shared_prefix_make_room(&s->slots, &source, job->prompt->n_bytes);
+        need = job->prompt->n_bytes;
+        room = lk_shared_prefix_make_room(&s->slots, &source, need);
     }
     *later = room != LK_ROOM_NOW;
     if (*later) return LK_OK;
@@ -305,6 +330,7 @@ static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct
     if (!status && !set_job_tokens(job, twin ? twin->tok : job->prompt->tok,
                                    twin ? twin->n_tok : job->prompt->n_tok))
         status = lk_fail(err, LK_E_NOMEM, "out of memory: prompt");
+    if (slot) slot->reserved = need;
     *out = slot;
     return status;
 }
@@ -384,7 +410,6 @@ static bool admit_job(struct lk_scheduler *s) {
     if (slot) {
         job->slot = slot;
         slot->job = job;
-        slot->reserved = job->prompt->n_bytes;
         slot->last_used = job->start_time;
         slot->is_private = !job->completion->request.reuse;
         slot->discard = job->completion->request.score || job->completion->request.embed;

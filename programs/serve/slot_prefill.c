@@ -13,7 +13,8 @@
 /* Does the session hold exactly the slot's tokens, so that it can be copied? */
 static bool can_be_copied(const struct lk_slot *slot) {
     if (!slot->job && slot->discard) return false;
-    return slot->n_tok > 0 && (!slot->job || slot->job->state == LK_JOB_DECODING);
+    return slot->n_tok > 0 && !slot->is_partial &&
+           (!slot->job || slot->job->state == LK_JOB_DECODING);
 }
 
 /* Tokens of the job's chat whose first ones are the slot's, as far as their texts are the
@@ -89,7 +90,9 @@ struct lk_slot_source lk_shared_prefix_choose(struct lk_slots *slots, struct lk_
         source.copy_whole = n == s->n_tok;
     }
     if (source.copy_from) source.reuse = NULL;
-    if (n_common_max >= LK_SHARED_PREFIX_MIN && n_common_max >= n_best + LK_SHARED_PREFIX_MIN)
+    bool goes_on = source.reuse && source.reuse->is_partial;
+    if (!goes_on && n_common_max >= LK_SHARED_PREFIX_MIN &&
+        n_common_max >= n_best + LK_SHARED_PREFIX_MIN)
         source.n_prefix = n_common_max;
     if (job->completion->request.chat) choose_by_text(slots, job, &source);
     return source;
@@ -129,7 +132,7 @@ static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t tot
     const double interval_s = 0.1;
     struct lk_job *job = p->job;
     double now = lk_now();
-    /* An exact prefill has none of its tokens before the last layer is done. */
+    /* An exact prefill counts layers, and has none of its tokens before the last one is done. */
     size_t n = lk_session_n_tok(job->slot->session);
     if (n == 0 && total) n = (size_t)((double)p->n_target * ((double)done / (double)total));
     job->n_processed = n;
@@ -146,11 +149,9 @@ static void push_progress(struct lk_slot_prefill *p, uint64_t done, uint64_t tot
 static bool on_session_progress(void *user, uint64_t done, uint64_t total) {
     struct lk_slot_prefill *p = user;
     push_progress(p, done, total);
-    const struct lk_request *request = &p->job->completion->request;
     bool go_on = p->on_chunk(p->user);
-    bool may_end =
-        !request->stream && (!lk_request_has_parts(request, p->slots->opts, p->job->n_tok) ||
-                             lk_session_n_tok(p->job->slot->session) > 0);
+    bool keeps = !p->job->prompt->in_parts || lk_session_n_tok(p->job->slot->session) > 0,
+         may_end = keeps && !p->job->completion->request.stream;
     p->timed_out = may_end && lk_now() - p->job->start_time > p->slots->opts->time_s;
     return go_on && !p->timed_out && !lk_completion_is_over(p->job->completion);
 }
@@ -211,12 +212,12 @@ static lk_status sync_part(struct lk_slot_prefill *p, size_t n_tok, size_t *n_re
     return lk_session_sync_marked(job->slot->session, job->tok, n_tok, mark, n_mark, n_reused, err);
 }
 
-/* The same, in the parts of lk_request_has_parts if the session holds none of the tokens. */
+/* The same, in parts if the prompt is too large and the session holds none of the tokens. */
 static lk_status sync_prompt(struct lk_slot_prefill *p, size_t n_tok, size_t *n_reused,
                              lk_err *err) {
     const struct lk_job *job = p->job;
     lk_status status = LK_OK;
-    if (lk_request_has_parts(&job->completion->request, p->slots->opts, n_tok) &&
+    if (job->prompt->in_parts && n_tok > LK_FIRST_PART &&
         lk_session_reusable(job->slot->session, job->tok, n_tok) == 0) {
         status = sync_part(p, LK_FIRST_PART, n_reused, err);
         n_reused = NULL; /* the rest does not count as reused */
@@ -259,6 +260,8 @@ void lk_slot_prefill_keep_partial(struct lk_slots *slots, const struct lk_job *j
     struct lk_slot *slot = job->slot;
     const int32_t *tok = lk_session_tokens(slot->session);
     size_t n = lk_session_n_tok(slot->session);
+    if (lk_session_suspended(slot->session, NULL) > 0)
+        n = lk_session_suspended(slot->session, NULL);
     if (n == slot->n_tok && lk_tokens_common_prefix(tok, n, slot->tok, n) == n) return;
     lk_slots_after_load(slots, slot, NULL);
     /* If the tokens are a part of the prompt, they can be matched as tokens. Their text may end in

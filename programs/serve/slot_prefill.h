@@ -20,11 +20,12 @@ struct lk_slot_prefill {
 /* Prefill job->tok. If job->n_prefix is set, this takes two parts, and a copy of the session is
  * kept in between. Sets n_reused and prompt_s of the result. LK_E_CANCELLED: on_chunk returned
  * false, the completion is over, or the time limit was exceeded. Other errors as for
- * lk_session_sync. After an error the session holds the tokens processed so far, or is empty. */
+ * lk_session_sync. After an error the session holds the tokens processed so far or a prefill that
+ * the next one goes on with, or it is empty. */
 lk_status lk_slot_prefill_run(struct lk_slot_prefill *prefill, lk_err *err);
 
-/* After a prefill that failed: update the slot to the tokens that its session holds, so that they
- * can be reused. */
+/* After a prefill that failed: update the slot to the tokens that its session holds, or whose
+ * prefill was cut short, so that they can be reused. */
 void lk_slot_prefill_keep_partial(struct lk_slots *slots, const struct lk_job *job);
 
 /* ---- shared prefixes ----

@@ -119,6 +119,7 @@ struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job) {
         if (s->job || s->is_prefix || s->discard || s->recipe != job->completion->request.recipe)
             continue;
         size_t n = lk_tokens_common_prefix(s->tok, s->n_tok, p->tok, p->n_tok);
+        if (s->is_partial && lk_session_reusable(s->session, p->tok, p->n_tok) == 0) continue;
         /* Truncating a cache may require to rebuild it, and it loses another conversation. So that
          * is done only if most of both is the same. */
         bool extends = n == s->n_tok && n > 0, mostly = 2 * n >= s->n_tok && 2 * n >= p->n_tok;
@@ -132,7 +133,9 @@ struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job) {
 
 void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk_job *job) {
     lk_buf_free(&slot->text);
-    slot->n_tok = lk_session_n_tok(slot->session);
+    slot->n_tok = lk_session_suspended(slot->session, NULL);
+    slot->is_partial = slot->n_tok > 0;
+    if (!slot->is_partial) slot->n_tok = lk_session_n_tok(slot->session);
     memcpy(slot->tok, lk_session_tokens(slot->session), slot->n_tok * sizeof *slot->tok);
     lk_tokens_to_marked_text(slots->opts->model, slot->tok, slot->n_tok, &slot->text);
     const struct lk_prompt *p = job ? job->prompt : NULL;
@@ -167,16 +170,20 @@ void lk_slots_remove_discarded(struct lk_slots *slots) {
     }
 }
 
-static struct lk_slot *least_recently_used(const struct lk_slots *slots,
-                                           const struct lk_slot *keep) {
-    struct lk_slot *oldest = NULL;
+/* Does the first slot go before the second one if memory is short? */
+static bool goes_first(const struct lk_slot *a, const struct lk_slot *b) {
+    return a->is_partial != b->is_partial ? a->is_partial : a->last_used < b->last_used;
+}
+
+static struct lk_slot *choose_evicted(const struct lk_slots *slots, const struct lk_slot *keep) {
+    struct lk_slot *first = NULL;
     for (size_t i = 0; i < slots->n; i++) {
         struct lk_slot *s = slots->slot[i];
         if (!s->job && !s->pinned && s != keep && s->command.kind == LK_SLOT_CMD_NONE &&
-            (!oldest || s->last_used < oldest->last_used))
-            oldest = s;
+            (!first || goes_first(s, first)))
+            first = s;
     }
-    return oldest;
+    return first;
 }
 
 enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *keep, uint64_t need) {
@@ -186,15 +193,15 @@ enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *ke
     for (size_t i = 0; i < slots->n; i++)
         if (slots->slot[i]->evicting) evicting += slot_bytes(slots->slot[i]), n_evicting++;
     while (total - evicting + need > max || (!keep && slots->n - n_evicting == LK_MAX_SLOT)) {
-        struct lk_slot *oldest = least_recently_used(slots, keep);
-        if (!oldest) return LK_ROOM_SOON; /* the other idle slots have disk commands */
-        if (slots->store_evicted && slots->store_evicted(slots->store_user, oldest)) {
-            oldest->evicting = true;
-            evicting += slot_bytes(oldest);
+        struct lk_slot *evicted = choose_evicted(slots, keep);
+        if (!evicted) return LK_ROOM_SOON; /* the other idle slots have disk commands */
+        if (slots->store_evicted && slots->store_evicted(slots->store_user, evicted)) {
+            evicted->evicting = true;
+            evicting += slot_bytes(evicted);
             n_evicting++;
             continue;
         }
-        lk_slots_remove(slots, oldest);
+        lk_slots_remove(slots, evicted);
         total = total_bytes(slots, keep);
     }
     return total + need <= max && (keep || slots->n < LK_MAX_SLOT) ? LK_ROOM_NOW : LK_ROOM_SOON;
@@ -255,6 +262,7 @@ void lk_slot_set_prompt(struct lk_slot *slot, const struct lk_job *job) {
     lk_buf_free(&slot->text);
     memcpy(slot->tok, job->tok, job->n_tok * sizeof *slot->tok);
     slot->n_tok = job->n_tok;
+    slot->is_partial = false;
     slot->immutable_bytes = lk_session_immutable_bytes(slot->session);
     if (job->completion->request.chat) lk_buf_append_str(&slot->text, job->prompt->text);
 }
@@ -300,6 +308,7 @@ struct lk_slot_snapshot lk_slot_take_snapshot(struct lk_slot *slot, double now, 
     snap.stats.n_tok = lk_session_n_tok(slot->session);
     if (!slot->job) {
         snap.idle_s = now - slot->last_used;
+        snap.n_prompt = lk_session_suspended(slot->session, &snap.n_processed);
         return snap;
     }
     const struct lk_job *job = slot->job;

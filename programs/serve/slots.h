@@ -35,7 +35,8 @@ struct lk_slot_command {
 struct lk_slot_snapshot {
     int id;
     bool busy, prefill, loading, saving, is_prefix;
-    size_t recipe, n_prompt, n_processed, n_reused, n_decoded; /* of a busy one */
+    size_t recipe, n_prompt, n_processed; /* of a busy one, or of a prefill that was cut short */
+    size_t n_reused, n_decoded;           /* of a busy one */
     double tokens_per_second, idle_s;
     uint64_t rank_bytes;    /* held by this session alone, on this rank */
     lk_session_stats stats; /* of all ranks, like the levels */
@@ -54,6 +55,7 @@ struct lk_slot {
     uint64_t reserved;  /* bytes that its job may need */
     double last_used;
     uint64_t immutable_bytes; /* part of its session's shared bytes that it will never copy */
+    bool is_partial;          /* its session holds a prefill of these tokens that was cut short */
     bool is_prefix;           /* kept only to be copied by others (serve/slot_prefill.h) */
     bool pinned;              /* must not be evicted now */
     bool evicting;            /* will be freed when it has been written to disk */
@@ -86,13 +88,15 @@ uint64_t lk_slots_busy_bytes(const struct lk_slots *slots);
  * The slot may have a pending disk command. NULL: no slot holds enough of the prompt. */
 struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job);
 
-/* Update the slot after its session was loaded from disk. If the prompt of `job` (may be NULL)
- * continues the session's text, job->tok is set as by lk_slots_match. */
+/* Update the slot after its session was loaded from disk, or its prefill was cut short. If the
+ * prompt of `job` (may be NULL) continues the session's text, job->tok is set as by
+ * lk_slots_match. */
 void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk_job *job);
 
 /* Make room for `need` more bytes and one more slot, or for `need` bytes in the slot `keep`, by
- * evicting idle slots other than `keep` in least-recently-used order. NEVER: it cannot fit while
- * the busy slots stay; nothing was evicted. SOON: it will fit when the disk thread is done. */
+ * evicting idle slots other than `keep`: first prefills that were cut short, then the least recently
+ * used. NEVER: it cannot fit while the busy slots stay; nothing was evicted. SOON: it will fit when
+ * the disk thread is done. */
 enum lk_room { LK_ROOM_NEVER, LK_ROOM_SOON, LK_ROOM_NOW };
 enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *keep, uint64_t need);
 

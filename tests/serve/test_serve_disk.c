@@ -121,7 +121,8 @@ static void cancelled_prefill_keeps_its_tokens(void **state) {
 /* A prefill that exceeds the time limit keeps its tokens, so that the next tries go on. */
 static void late_prefill_goes_on(void **state) {
     (void)state;
-    enum { ALL = 12000, CHUNK = 512 }; /* each try reads a chunk at least */
+    enum { ALL = 12000, CHUNK = 512 }; /* each try reads a chunk of a layer at least */
+    const int n_layer = lk_model_get_info(model).n_layer;
     struct lk_server_opts opts = serve_options();
     opts.n_ctx = LONG_CTX;
     opts.time_s = 0.01;
@@ -129,7 +130,7 @@ static void late_prefill_goes_on(void **state) {
     struct lk_server *server = serve_start(&opts);
     char *body = make_tokens_body(ALL, "{}");
     struct http_reply reply = {0};
-    for (int tries = 0; tries <= ALL / CHUNK && reply.status != 200; tries++) {
+    for (int tries = 0; tries <= n_layer * (ALL / CHUNK + 1) && reply.status != 200; tries++) {
         http_free(&reply);
         reply = http_request(lk_server_port(server), "POST", "/v1/completions", "", body);
         if (reply.status != 200 && !strstr(reply.body, "\"time_limit\""))
