@@ -133,8 +133,8 @@ static lk_status run_chunk(struct lk_prefill *p, lk_err *err) {
     return is_last && !p->embedding ? take_logits(p, err) : LK_OK;
 }
 
-/* The rest of the tokens through the current layer, and on to the next one. The result is that of
- * all processes. */
+/* The rest of the tokens through the current layer, and on to the next one. All processes get the
+ * same result. */
 static lk_status run_layer(struct lk_prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
     uint64_t n_layer = (uint64_t)p->net->hp.n_layer;

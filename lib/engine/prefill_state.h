@@ -45,8 +45,8 @@ struct lk_prefill {
     lk_pooling pooling;
 };
 
-/* Bytes of exact K and V that a prefill holds per token: those of one layer, and of one more if
- * later layers attend to them. */
+/* Bytes of exact K and V that a prefill holds per token: one layer's, and one more's if later
+ * layers attend to them. */
 uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
 
 /* If a session has a memory limit, check that the whole prompt of p fits before the first token is

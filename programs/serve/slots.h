@@ -94,9 +94,9 @@ struct lk_slot *lk_slots_match(struct lk_slots *slots, struct lk_job *job);
 void lk_slots_after_load(struct lk_slots *slots, struct lk_slot *slot, struct lk_job *job);
 
 /* Make room for `need` more bytes and one more slot, or for `need` bytes in the slot `keep`, by
- * evicting idle slots other than `keep`: first prefills that were cut short, then the least recently
- * used. NEVER: it cannot fit while the busy slots stay; nothing was evicted. SOON: it will fit when
- * the disk thread is done. */
+ * evicting idle slots other than `keep`: first prefills that were cut short, then the least
+ * recently used. NEVER: it cannot fit while the busy slots stay; nothing was evicted. SOON: it will
+ * fit when the disk thread is done. */
 enum lk_room { LK_ROOM_NEVER, LK_ROOM_SOON, LK_ROOM_NOW };
 enum lk_room lk_slots_make_room(struct lk_slots *slots, const struct lk_slot *keep, uint64_t need);
 

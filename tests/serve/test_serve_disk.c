@@ -118,6 +118,20 @@ static void cancelled_prefill_keeps_its_tokens(void **state) {
     lk_server_stop(server);
 }
 
+/* A prefill that is cut short before its session has tokens is in memory only. */
+static void cancelled_first_prefill_is_dropped(void **state) {
+    enum { ALL = 12000 };
+    struct lk_server_opts opts = serve_options();
+    opts.n_ctx = LONG_CTX;
+    struct lk_server *server = serve_start(&opts);
+    int fd = start_prefill(server, ALL);
+    lk_server_stop(server);
+    close(fd);
+    assert_int_equal(stored_files().n, 0);
+    assert_int_equal(n_note, 1);
+    assert_non_null(strstr(last_note, "a prefill of 12000 tokens that was cut short is dropped"));
+}
+
 /* A prefill that exceeds the time limit keeps its tokens, so that the next tries go on. */
 static void late_prefill_goes_on(void **state) {
     (void)state;
@@ -537,6 +551,7 @@ int main(void) {
         with_session_dir(chat_continues_after_restart),
         with_session_dir(shared_session_file_stays),
         with_session_dir(cancelled_prefill_keeps_its_tokens),
+        with_session_dir(cancelled_first_prefill_is_dropped),
         with_session_dir(late_prefill_goes_on),
         with_session_dir(shared_prefix_file_stays),
         with_session_dir(same_prompt_after_restart),
