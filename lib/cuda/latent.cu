@@ -73,7 +73,7 @@ const struct latent_entry entries[] = {
 } // namespace
 
 const struct latent_entry *latent_choose(const struct gpu_card *card,
-                                         const struct latent_need *need) {
+                                         const struct lk_device_latent_need *need) {
     const struct latent_entry *best = NULL;
     bool clusters = card->major >= 9 && card->major < 12;
     for (const struct latent_entry &e : entries) {
@@ -89,6 +89,9 @@ const struct latent_entry *latent_choose(const struct gpu_card *card,
     }
     return best;
 }
+
+const struct latent_entry *latent_entry_at(int number) { return &entries[number]; }
+int latent_entry_number(const struct latent_entry *entry) { return (int)(entry - entries); }
 
 struct latent_room latent_plan(const struct gpu_card *card, const struct latent_entry *e, int n_row,
                                int queries, struct lk_device_latent_launch *a) {

@@ -5,6 +5,7 @@
 
 #include "cuda/runtime.h"
 #include "device/commands.h"
+#include "device/device.h"
 
 #include <stddef.h>
 
@@ -29,17 +30,11 @@ struct latent_entry {
                 const struct lk_device_latent_launch *args);
 };
 
-/* What a recipe and a model need: bits, the highest ranks of any part, KV heads of the parts,
- * queries of a KV head in a step, pairs that are too fast for the fold (struct
- * lk_rope_fold.n_fast[4]). */
-struct latent_need {
-    int d_head, k_rank, k_bits, v_rank, v_bits, k_heads, v_heads, queries, n_fast;
-    bool post; /* K's latents are of rotated keys */
-};
-
-/* The kernel for them, or NULL: none fits. */
+/* The kernel for what a recipe and a model need, or NULL: none fits. Kernels have numbers. */
 const struct latent_entry *latent_choose(const struct gpu_card *card,
-                                         const struct latent_need *need);
+                                         const struct lk_device_latent_need *need);
+const struct latent_entry *latent_entry_at(int number);
+int latent_entry_number(const struct latent_entry *entry);
 
 /* Memory that a launch of n_call calls needs, whose longest has n_row rows: sets n_tile and
  * n_split. The other fields are the caller's. */

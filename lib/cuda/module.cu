@@ -5,6 +5,8 @@
  * that later commands overwrite: the stream's order makes that safe. */
 #include "codec/codec.h"
 #include "cuda/gpu.h"
+#include "cuda/latent_launch.h"
+#include "cuda/latent_pack.h"
 #include "device/commands.h"
 
 #include <new>
@@ -240,6 +242,26 @@ lk_status device_score(struct lk_device *device, const struct lk_device_weigh *w
     return gpu_run_scores(gpu, weigh, n, err);
 }
 
+bool device_latent_kernel(const struct lk_device *device, const struct lk_device_latent_need *need,
+                          struct lk_device_latent_kernel *out) {
+    const struct latent_entry *entry = latent_choose(&gpu_device_of(device)->card, need);
+    if (!entry) return false;
+    *out = {latent_entry_number(entry), entry->post, entry->up_bytes, entry->rope_bytes};
+    return true;
+}
+
+void device_pack_up(const struct lk_device *, int number, const float *up, int rank,
+                    const float *mean, char *out, float *k_mean) {
+    latent_entry_at(number)->pack_up(up, rank, mean, out, k_mean, NULL);
+}
+
+void device_pack_rope(const struct lk_device *, int number, const struct lk_device_rope *rope,
+                      char *out) {
+    struct latent_rope tables = {rope->speed,  rope->magnitude, rope->n_pair, rope->basis,
+                                 rope->cosine, rope->sine,      rope->stride};
+    latent_entry_at(number)->pack_rope(&tables, out);
+}
+
 /* What commands cannot say, by name. */
 const char *device_refuses(const struct lk_device *, const struct lk_device_needs *needs) {
     uint32_t coded = needs->coding[0] | needs->coding[1];
@@ -255,9 +277,10 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
 }
 
 const struct lk_device_functions the_functions = {
-    device_alloc, device_free,    device_upload,  device_download, device_copy,
-    device_clear, device_move,    device_project, device_attend,   device_score,
-    device_sync,  device_refuses, device_memory,  device_close,
+    device_alloc,  device_free,          device_upload,  device_download,  device_copy,
+    device_clear,  device_move,          device_project, device_attend,    device_score,
+    device_sync,   device_latent_kernel, device_pack_up, device_pack_rope, device_refuses,
+    device_memory, device_close,
 };
 
 lk_status module_open(int number, struct lk_device **device, lk_err *err) {

@@ -14,10 +14,11 @@ enum { RESTORE_QUERIES = 8 }; /* of a KV head, in a block */
  * segments, for RESTORE_QUERIES queries of a KV head. */
 struct restore_launch {
     uint64_t call; /* struct lk_device_attend [n_call] */
-    uint64_t out;  /* float [n_call][n_split][n_tok][n_head][d_head + 2]: partials */
-    int32_t n_call, n_split, n_tile; /* n_tile: sets of queries of a KV head */
-    int32_t n_tok;                   /* of the longest call */
-    int32_t tile_bytes;              /* of the call with the most */
+    uint64_t out;  /* float [n_call][n_part][n_tok][n_head][d_head + 2]: partials, n_split of this
+                      kernel, then one for each segment that a fast kernel takes */
+    int32_t n_call, n_split, n_part, n_tile; /* n_tile: sets of queries of a KV head */
+    int32_t n_tok;                           /* of the longest call */
+    int32_t tile_bytes;                      /* of the call with the most */
 };
 
 /* Shared memory: the tile, heads' keys [d_head][33], scores and weights [queries][33], and sums. */
@@ -222,7 +223,7 @@ WF const lk_device_restore *restore_segments(const restore_launch &launch, const
     int tile = 0;
     for (int i = 0; i < p.call->n_segment; i++) {
         const lk_device_segment &s = p.call->segment[i];
-        if (!s.k.restore) continue;
+        if (!s.k.restore || s.fast) continue;
         const lk_device_restore *v = at<const lk_device_restore>(s.v.restore);
         if (v->up && (!basis || v->n_comp > basis->n_comp)) basis = v;
         for (int row = 0; row < s.n_row; row += TILE_ROWS, tile++) {
@@ -252,7 +253,7 @@ struct restore_kernel {
             for (int i = lane; i < RESTORE_QUERIES * a.d_head; i += 32) m.row[i] = 0;
         });
         const lk_device_restore *basis = restore_segments(launch, p, m, place.x);
-        size_t rows = ((size_t)place.z * launch.n_split + place.x) * launch.n_tok * a.n_head;
+        size_t rows = ((size_t)place.z * launch.n_part + place.x) * launch.n_tok * a.n_head;
         float *out = at<float>(launch.out) + rows * (size_t)(a.d_head + 2);
         lanes([&](int lane) {
             for (int i = 0; i < p.n; i++)
@@ -273,12 +274,15 @@ struct restore_join {
         const lk_device_attend &a = at<const lk_device_attend>(launch.call)[place.y];
         if (place.x >= a.n_tok * a.n_head) return;
         size_t width = (size_t)a.d_head + 2, apart = (size_t)launch.n_tok * a.n_head * width;
-        const float *from = at<const float>(launch.out) + (size_t)place.y * launch.n_split * apart +
+        const float *from = at<const float>(launch.out) + (size_t)place.y * launch.n_part * apart +
                             (size_t)place.x * width;
         float *to = at<float>(a.partial) + (size_t)place.x * width;
         bool others = false;
-        for (int i = 0; i < a.n_segment; i++) others |= !a.segment[i].k.restore;
         int d = a.d_head, n = launch.n_split;
+        for (int i = 0; i < a.n_segment; i++) {
+            others |= !a.segment[i].k.restore;
+            n += a.segment[i].k.restore && a.segment[i].fast;
+        }
         float max = others ? to[d] : -INFINITY;
         for (int s = 0; s < n; s++) max = fmaxf(max, from[s * apart + d]);
         float keep = others && to[d] > -INFINITY ? expf(to[d] - max) : 0;

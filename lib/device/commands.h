@@ -50,6 +50,7 @@ struct lk_device_segment {
                           row i if i <= before + t, and i > before + t - window */
     int32_t distance; /* of positions, between the same two, for ALiBi */
     uint32_t shifted; /* scored with q_shifted */
+    uint32_t fast, unused; /* of restored segments: the call's fast kernel takes it */
 };
 
 /* The rotation of an order (codec/hadamard.h). If the order is a power of two: Sylvester's matrix,
@@ -57,6 +58,15 @@ struct lk_device_segment {
 struct lk_device_rotation {
     uint64_t matrix;                        /* address of f32 [order][order]; 0: Sylvester's */
     uint32_t sign[LK_DEVICE_MAX_HEAD / 32]; /* bit c: channel c is negated */
+};
+
+/* What the fast kernel of a layer's latents reads besides rows, as struct lk_device_latent and its
+ * launch have it. */
+struct lk_device_fast_latents {
+    uint64_t k_up, k_mean, v_up, v_mean, k_part, v_part, rope, fine, coarse;
+    int64_t position; /* of the first query token */
+    int32_t kernel;   /* number + 1; 0: there is none */
+    int32_t k_heads, v_heads, k_rank, v_rank, n_pair, halves, post;
 };
 
 /* Attention of the newest tokens of one sequence over the rows of one layer. With latent attention
@@ -80,6 +90,7 @@ struct lk_device_attend {
                                    (lk_device_tile_bytes), channels of V's widest part */
     float scale;                /* of q.k */
     float softcap;              /* scores become cap * tanh(score / cap) after scaling; 0: no cap */
+    struct lk_device_fast_latents fast;
     struct lk_device_rotation k_rotation, v_rotation; /* of the orders of K's and V's rows */
     struct lk_device_segment segment[LK_DEVICE_SEGMENTS];
 };

@@ -65,6 +65,33 @@ struct lk_device_needs {
     bool alibi, softcap, sinks;     /* of the model's attention */
 };
 
+/* Attention over latents with a kernel that is made for their codecs: what levels of K and V need.
+ * Ranks are the highest of any part. */
+struct lk_device_latent_need {
+    int d_head, k_rank, k_bits, v_rank, v_bits;
+    int k_heads, v_heads; /* KV heads of a part */
+    int queries;          /* query heads of a KV head */
+    int n_fast; /* pairs that are too fast for four functions (lk_rope_fold, cache/rope.h) */
+    bool post;  /* K's latents are of rotated keys */
+};
+
+/* Such a kernel: bytes of a head's packed up-projection, and of the packed tables of RoPE. */
+struct lk_device_latent_kernel {
+    int number;
+    bool post;
+    size_t up_bytes, rope_bytes;
+};
+
+/* RoPE as packed tables are made of it (struct lk_rope, cache/rope.h). */
+struct lk_device_rope {
+    const double *speed; /* [d_head / 2] */
+    float magnitude;
+    int n_pair;
+    const float *basis;         /* [4][128] */
+    const float *cosine, *sine; /* [4][stride] */
+    int stride;
+};
+
 struct lk_device_functions {
     /* ---- memory; addresses are multiples of 256, 0 is none ---- */
 
@@ -108,6 +135,20 @@ struct lk_device_functions {
 
     /* Wait until all commands have been executed. */
     lk_status (*sync)(struct lk_device *device, lk_err *err);
+
+    /* ---- fast kernels for latents; not of a device that `uses_host` ---- */
+
+    /* Choose one. False: none fits, and the plain one is used. */
+    bool (*latent_kernel)(const struct lk_device *device, const struct lk_device_latent_need *need,
+                          struct lk_device_latent_kernel *out);
+    /* Lay out, in memory of the host, what kernel `number` reads, if K is from before RoPE: the
+     * up-projection of a head, up [d_head][rank] in the domain of K's codes and mean [d_head], or
+     * NULL, both in the order of pairs: out [up_bytes], k_mean [d_head]; the tables of RoPE: out
+     * [rope_bytes]. */
+    void (*pack_up)(const struct lk_device *device, int number, const float *up, int rank,
+                    const float *mean, char *out, float *k_mean);
+    void (*pack_rope)(const struct lk_device *device, int number, const struct lk_device_rope *rope,
+                      char *out);
 
     /* ---- the device itself ---- */
 
