@@ -255,13 +255,13 @@ static uint64_t put_positions(struct packet *p, const struct lk_kv *kv, int leve
 
 static void set_basis(const struct lk_kv *kv, const struct lk_level *l,
                       struct lk_device_restore *out) {
-    out->up = l->there->up, out->scale = l->there->up_scale, out->mean = l->there->mean;
+    out->up = l->there.up, out->scale = l->there.up_scale, out->mean = l->there.mean;
     out->n_comp = l->basis->n_comp;
     out->type = l->basis->type == LK_BASIS_F32   ? LK_DEVICE_BASIS_F32
                 : l->basis->type == LK_BASIS_F16 ? LK_DEVICE_BASIS_F16
                                                  : LK_DEVICE_BASIS_Q8;
     if (!l->rope || kv->side != LK_K) return;
-    out->speed = l->there->speed;
+    out->speed = l->there.speed;
     out->n_pair = l->rope->n_pair, out->halves = l->rope->halves;
     out->magnitude = l->rope->magnitude;
 }
@@ -334,6 +334,42 @@ static bool uses_sigma(const struct lk_attn *attn, enum lk_side side, int range)
     return side == LK_K && mixes_sigma(attn->v) ? range / 2 : range % 2;
 }
 
+/* What the fast kernel of the body reads, if the call has nothing that it does not know. query: the
+ * position of the first token. */
+static struct lk_device_fast_latents fast_latents(const struct lk_attn *attn, int64_t query) {
+    const struct lk_fast_latents *fast = &attn->k->fast;
+    const struct lk_level *k = &attn->k->level[fast->level[LK_K]],
+                          *v = &attn->v->level[fast->level[LK_V]];
+    if (!fast->kernel || attn->softcap > 0 || attn->alibi_max_bias > 0)
+        return (struct lk_device_fast_latents){0};
+    return (struct lk_device_fast_latents){.k_up = fast->k_up,
+                                           .k_mean = fast->k_mean,
+                                           .v_up = fast->v_up,
+                                           .v_mean = fast->v_mean,
+                                           .k_part = fast->k_part,
+                                           .v_part = fast->v_part,
+                                           .rope = fast->rope,
+                                           .fine = fast->fine,
+                                           .coarse = fast->coarse,
+                                           .position = query,
+                                           .kernel = fast->kernel,
+                                           .k_heads = k->n_head,
+                                           .v_heads = v->n_head,
+                                           .k_rank = k->d_part,
+                                           .v_rank = v->d_part,
+                                           .n_pair = k->rope ? k->rope->n_pair : 0,
+                                           .halves = k->rope && k->rope->halves,
+                                           .post = fast->post};
+}
+
+/* Does that kernel take the segment? Its rows begin at the same place of a tile in K and V. */
+static bool is_fast(const struct lk_attn *attn, const struct piece_rows *rows,
+                    const struct lk_device_attend *call, const struct lk_device_segment *s) {
+    const int *level = attn->k->fast.level;
+    return call->fast.kernel && rows->k.level == level[LK_K] && rows->v.level == level[LK_V] &&
+           s->k.first % LK_TILE == s->v.first % LK_TILE;
+}
+
 size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
                            uint64_t at, char *packet, struct lk_device_attend *call) {
     struct packet p = {at, packet, 0};
@@ -357,6 +393,7 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
         .v_part = parts.v_part,
         .scale = attn->scale,
         .softcap = attn->softcap,
+        .fast = fast_latents(attn, query),
         .k_rotation = parts.rotation[LK_K],
         .v_rotation = parts.rotation[LK_V]};
     struct piece_rows rows = {lk_kv_spans(attn->k), lk_kv_spans(attn->v), from, from};
@@ -373,6 +410,7 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
         s->v.first = row_in_table(attn->v, &rows.v, rows.from);
         if (!attn->k->level[rows.k.level].basis && !attn->v->level[rows.v.level].basis)
             s->k.restore = s->v.restore = 0;
+        s->fast = is_fast(attn, &rows, call, s);
     }
     return p.n;
 }

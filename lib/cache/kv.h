@@ -40,6 +40,8 @@ struct lk_cache_shape {
     const struct lk_rope *rope;
     const uint8_t *no_rope;           /* [n_layer] layers whose K is not rotated, or NULL */
     int64_t n_ctx;                    /* longest context that the model was trained for */
+    int64_t n_pos;                    /* positions that a session may have; 0: n_ctx */
+    int n_head;                       /* query heads; 0: unknown. For choosing kernels */
     struct lk_place place;            /* what is held here */
     struct lk_device *device;         /* that has the blocks; NULL: the memory of the process */
     struct lk_ledger *device_ledger;  /* counts what is there */
@@ -78,6 +80,16 @@ struct lk_part_layout {
     size_t offset; /* bytes from the start of the block */
 };
 
+/* What a device's fast kernel for latents reads of a layer (device/commands.h), and for which level
+ * of K and of V. */
+struct lk_fast_latents {
+    int kernel; /* its number + 1; 0: none fits */
+    int level[2];
+    bool post; /* of rotated keys */
+    uint64_t k_up, k_mean, v_up, v_mean, k_part, v_part, rope, fine, coarse;
+    const struct lk_there *content[2]; /* that they are parts of (latent_there.h) */
+};
+
 /* A level's basis in the memory of a device: addresses of the numbers of struct lk_basis, and of
  * the speeds of the level's rotation, double [n_pair]. 0: there are none. */
 struct lk_basis_there {
@@ -98,7 +110,8 @@ struct lk_level {
     const struct lk_rope *rope;   /* latents of K before this rotation; NULL: rows as scored */
     bool shares_basis;            /* `basis` is a copy of a store (cache/latent_levels.h) */
     struct lk_k_up *k_up; /* [n_head_kv] for latents of K before RoPE (latent_levels.h), or NULL */
-    const struct lk_basis_there *there; /* the basis on the cache's device; NULL: not there */
+    struct lk_basis_there there;    /* the basis on the cache's device, */
+    const struct lk_there *content; /* and what it is a part of (latent_there.h); NULL: not there */
 };
 
 /* Channels of a part, and bytes from the start of a block to it. */
@@ -130,6 +143,7 @@ struct lk_kv {
     struct lk_level level[LK_MAX_KV_LEVEL];
     int64_t first, n_tok; /* rows of index [first, n_tok) are held; `first` rows were evicted */
     struct lk_equalizer equalizer[2]; /* of rows, of latents */
+    struct lk_fast_latents fast;      /* of K */
     uint64_t sigma_at[2];             /* room for their sigma on the cache's device; 0: none */
     const struct lk_evict *evict;     /* of the layer, if a level has a limit; else NULL */
     struct lk_share share;            /* the rows to attend to here (cache/held.h) */

@@ -3,6 +3,7 @@
 #include "cache/latent_levels.h"
 
 #include "cache/cache.h"
+#include "cache/latent_there.h"
 #include "cache/project.h"
 #include "cache/rope.h"
 #include "kernels/composed.h"
@@ -184,27 +185,23 @@ struct entry {
     const struct lk_basis *of; /* that `basis` is a copy of, or NULL */
     struct lk_basis basis;
     struct lk_k_up *k_up; /* or NULL */
-
-    /* Of a basis on a device, instead of `mem`: what it is a copy of, its address, the ledger. */
-    struct lk_device *device;
-    const struct lk_basis *copy_of;
-    const struct lk_rope *rope;
-    struct lk_ledger *ledger;
-    uint64_t at;
-    struct lk_basis_there there;
 };
 
 struct lk_latent_store {
     struct lk_ledger *ledger;
     pthread_mutex_t lock;
     struct entry *first; /* in order of creation */
+    struct lk_there_list there;
 };
+
+struct lk_there_list *lk_latent_store_there(struct lk_latent_store *store) { return &store->there; }
 
 lk_status lk_latent_store_new(struct lk_latent_store **out, struct lk_ledger *ledger, lk_err *err) {
     struct lk_latent_store *store = lk_alloc(ledger, LK_FOR_OTHER, sizeof *store);
     if (!store) return lk_fail(err, LK_E_NOMEM, "no memory for the sidecar's bases");
     store->ledger = ledger;
     pthread_mutex_init(&store->lock, NULL);
+    lk_there_init(&store->there, ledger);
     *out = store;
     return LK_OK;
 }
@@ -212,26 +209,21 @@ lk_status lk_latent_store_new(struct lk_latent_store **out, struct lk_ledger *le
 void lk_latent_store_free(struct lk_latent_store *store) {
     if (!store) return;
     pthread_mutex_destroy(&store->lock);
+    lk_there_destroy(&store->there);
     lk_release(store->ledger, LK_FOR_OTHER, store, sizeof *store);
 }
 
 uint64_t lk_latent_store_bytes(struct lk_latent_store *store) {
     uint64_t sum = 0;
     pthread_mutex_lock(&store->lock);
-    for (const struct entry *e = store->first; e; e = e->next) sum += e->device ? 0 : e->bytes;
+    for (const struct entry *e = store->first; e; e = e->next) sum += e->bytes;
     pthread_mutex_unlock(&store->lock);
     return sum;
 }
 
-static void append_entry(struct lk_latent_store *store, struct entry *e) {
-    struct entry **last = &store->first;
-    while (*last) last = &(*last)->next;
-    *last = e;
-}
-
 /* Append an entry with `bytes` of memory; NULL without memory. */
 static struct entry *add_entry(struct lk_latent_store *store, size_t bytes) {
-    struct entry *e = lk_alloc(store->ledger, LK_FOR_OTHER, sizeof *e);
+    struct entry *e = lk_alloc(store->ledger, LK_FOR_OTHER, sizeof *e), **last = &store->first;
     if (!e) return NULL;
     e->mem = lk_alloc(store->ledger, LK_FOR_WEIGHTS, bytes);
     e->bytes = bytes;
@@ -239,7 +231,8 @@ static struct entry *add_entry(struct lk_latent_store *store, size_t bytes) {
         lk_release(store->ledger, LK_FOR_OTHER, e, sizeof *e);
         return NULL;
     }
-    append_entry(store, e);
+    while (*last) last = &(*last)->next;
+    *last = e;
     return e;
 }
 
@@ -283,92 +276,6 @@ static lk_status latent_store_k_up(struct lk_latent_store *store, const struct l
     return e ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for the up-projection of K");
 }
 
-/* Copy a basis, whose matrices and scales are [size] bytes at `mem`, to the device. */
-static lk_status send_basis(struct entry *e, const char *mem, size_t size) {
-    const struct lk_basis *b = e->copy_of;
-    size_t n_mean = b->mean ? round_to_line((size_t)b->n_group * b->width * sizeof(float)) : 0;
-    const struct lk_device_functions *call = e->device->call;
-    uint64_t at = e->at;
-    lk_status status = call->upload(e->device, at, mem, size, NULL);
-    e->there = (struct lk_basis_there){.down = at + (uint64_t)((const char *)b->down.any - mem),
-                                       .up = at + (uint64_t)((const char *)b->up.any - mem)};
-    if (b->down.scale) {
-        e->there.down_scale = at + (uint64_t)((const char *)b->down.scale - mem);
-        e->there.up_scale = at + (uint64_t)((const char *)b->up.scale - mem);
-    }
-    at += round_to_line(size);
-    if (b->mean) {
-        e->there.mean = at;
-        if (!status)
-            status = call->upload(e->device, at, b->mean,
-                                  (size_t)b->n_group * b->width * sizeof(float), NULL);
-    }
-    at += n_mean;
-    if (e->rope) {
-        e->there.speed = at;
-        if (!status)
-            status = call->upload(e->device, at, e->rope->speed,
-                                  (size_t)e->rope->n_pair * sizeof *e->rope->speed, NULL);
-    }
-    return status;
-}
-
-/* An entry for the device's copy of the basis of entry `of`. NULL without memory. */
-static struct entry *add_copy(struct lk_latent_store *store, const struct entry *of,
-                              const struct lk_rope *rope, const struct lk_cache_shape *shape) {
-    const struct lk_basis *b = &of->basis;
-    struct lk_ledger *ledger =
-        shape->device_ledger->common ? shape->device_ledger->common : shape->device_ledger;
-    size_t bytes = round_to_line(of->bytes) +
-                   (b->mean ? round_to_line((size_t)b->n_group * b->width * sizeof(float)) : 0) +
-                   (rope ? round_to_line((size_t)rope->n_pair * sizeof *rope->speed) : 0);
-    struct entry *e = lk_alloc(store->ledger, LK_FOR_OTHER, sizeof *e);
-    if (!e) return NULL;
-    e->device = shape->device, e->ledger = ledger, e->copy_of = b, e->rope = rope;
-    e->content = &e->there;
-    bool counted = lk_ledger_add(ledger, LK_FOR_WEIGHTS, bytes);
-    if (counted && !e->device->call->alloc(e->device, bytes, &e->at, NULL)) {
-        e->bytes = bytes;
-        if (!send_basis(e, of->mem, of->bytes)) {
-            append_entry(store, e);
-            return e;
-        }
-        e->device->call->free(e->device, e->at, bytes);
-    }
-    if (counted) lk_ledger_remove(ledger, LK_FOR_WEIGHTS, bytes);
-    lk_release(store->ledger, LK_FOR_OTHER, e, sizeof *e);
-    return NULL;
-}
-
-/* The device's copy of a basis that the store has given. LK_E_NOMEM. */
-static lk_status latent_store_there(struct lk_latent_store *store, const struct lk_level *level,
-                                    const struct lk_cache_shape *shape,
-                                    const struct lk_basis_there **out, lk_err *err) {
-    pthread_mutex_lock(&store->lock);
-    struct entry *e = store->first, *of = store->first;
-    while (e &&
-           !(e->copy_of == level->basis && e->device == shape->device && e->rope == level->rope))
-        e = e->next;
-    while (of->content != level->basis) of = of->next;
-    if (!e) e = add_copy(store, of, level->rope, shape);
-    if (e) {
-        e->n_user++;
-        *out = &e->there;
-    }
-    pthread_mutex_unlock(&store->lock);
-    if (e) return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "no memory on %s for the sidecar's bases", shape->device->name);
-}
-
-static void free_content(struct lk_latent_store *store, struct entry *e) {
-    if (e->device) {
-        e->device->call->free(e->device, e->at, e->bytes);
-        lk_ledger_remove(e->ledger, LK_FOR_WEIGHTS, e->bytes);
-    } else {
-        lk_release(store->ledger, LK_FOR_WEIGHTS, e->mem, e->bytes);
-    }
-}
-
 /* Return what one of the functions above has given. NULL does nothing. */
 static void latent_store_return(struct lk_latent_store *store, const void *content) {
     if (!content) return;
@@ -378,7 +285,7 @@ static void latent_store_return(struct lk_latent_store *store, const void *conte
     struct entry *e = *at;
     if (--e->n_user == 0) {
         *at = e->next;
-        free_content(store, e);
+        lk_release(store->ledger, LK_FOR_WEIGHTS, e->mem, e->bytes);
         lk_release(store->ledger, LK_FOR_OTHER, e, sizeof *e);
     }
     pthread_mutex_unlock(&store->lock);
@@ -431,17 +338,17 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
             status =
                 latent_store_basis(cache->latents, level->basis, n_comp[i], &level->basis, err);
             level->shares_basis = !status;
-            if (!status && cache->shape.device && !cache->shape.device->uses_host)
-                status =
-                    latent_store_there(cache->latents, level, &cache->shape, &level->there, err);
             if (!status && has_k_up(&kv->rule[i]))
                 status = open_k_up(cache, level, &kv->rule[i], err);
         }
     }
+    if (!status && cache->latents && cache->shape.device && !cache->shape.device->uses_host)
+        status = lk_latents_there_open(cache, err);
     return status;
 }
 
 void lk_latent_levels_close(struct lk_cache *cache) {
+    if (cache->latents) lk_latents_there_close(cache);
     for (int k = 0; cache->latents && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         for (int i = 0; i < kv->n_level; i++) {
@@ -451,7 +358,6 @@ void lk_latent_levels_close(struct lk_cache *cache) {
                 lk_release(cache->ledger, LK_FOR_SCRATCH, level->k_up, k_up_bytes(level, &use));
             else
                 latent_store_return(cache->latents, level->k_up);
-            latent_store_return(cache->latents, level->there);
             if (level->shares_basis) latent_store_return(cache->latents, level->basis);
         }
     }

@@ -124,7 +124,7 @@ static struct lk_device_project projection_of(const struct group *g, const struc
     struct lk_device_project project = {
         .from = x + (size_t)part * basis->width * sizeof(float),
         .to = latents + (size_t)part * to->d_part * sizeof(float),
-        .down = to->there->down + lk_basis_numbers_bytes(basis->type, row * basis->width),
+        .down = to->there.down + lk_basis_numbers_bytes(basis->type, row * basis->width),
         .from_stride = (int32_t)lk_kv_width(kv),
         .to_stride = to->n_part * to->d_part,
         .to_part = to->d_part,
@@ -137,9 +137,9 @@ static struct lk_device_project projection_of(const struct group *g, const struc
         .type = basis->type == LK_BASIS_F32   ? LK_DEVICE_BASIS_F32
                 : basis->type == LK_BASIS_F16 ? LK_DEVICE_BASIS_F16
                                               : LK_DEVICE_BASIS_Q8};
-    if (to->there->down_scale) project.scale = to->there->down_scale + row * sizeof(float);
-    if (to->there->mean)
-        project.mean = to->there->mean + (size_t)part * basis->width * sizeof(float);
+    if (to->there.down_scale) project.scale = to->there.down_scale + row * sizeof(float);
+    if (to->there.mean)
+        project.mean = to->there.mean + (size_t)part * basis->width * sizeof(float);
     if (!to->rope) return project;
     project.cos_sin = g->angles;
     project.n_pair = to->rope->n_pair;

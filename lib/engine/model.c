@@ -316,6 +316,7 @@ struct lk_cache_shape lk_model_cache_shape(const struct lk_model *model) {
         .rope = model->rope,
         .no_rope = hp->n_recurrent > 0 ? NULL : hp->no_rope, /* hybrids rotate in all layers */
         .n_ctx = hp->n_ctx_train,
+        .n_head = hp->n_head,
         .place = model->place,
         .kernels = model->kernels};
 }

@@ -60,6 +60,7 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     if (!status) status = check_combinations(s, shape.place.share.n > 1, err);
     if (!status) status = lk_device_rows_open(s, s->opts.device, s->opts.max_device_bytes, err);
     s->opts.device = NULL; /* the caller's text */
+    shape.n_pos = s->opts.n_ctx;
     shape.device = s->rows.device;
     shape.device_ledger = &s->rows.ledger;
     if (!status) status = lk_cache_new(&s->cache, s->recipe, &shape, &s->ledger, err);
