@@ -426,7 +426,9 @@ size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool
     size_t n_out = 0, wide = (size_t)attn->d_head + LK_ATTN_SUMS;
     struct piece_rows rows = {lk_kv_spans(k), lk_kv_spans(v), from, from};
     while (next_rows(attn, &rows)) {
-        int kl = rows.k.level, vl = rows.v.level, n_part = is_uniform(k, kl) ? k->n_head : 1;
+        int kl = rows.k.level, vl = rows.v.level;
+        bool latents = k->level[kl].basis;
+        int n_part = latents || is_uniform(k, kl) ? k->n_head : 1;
         for (int part = 0; part < k->n_head; part += n_part, n_out++) {
             if (!out) continue;
             out[n_out] = (struct lk_device_weigh){
@@ -453,6 +455,13 @@ size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool
                 .last = last,
                 .scale = attn->scale,
                 .softcap = attn->softcap};
+            if (latents) {
+                out[n_out].restore = parts.rows[LK_K][kl].restore;
+                out[n_out].tile_bytes = parts.tile_bytes;
+                out[n_out].k = (struct lk_device_move_rows){
+                    .first = row_in_table(k, &rows.k, rows.from),
+                    .coding = lk_device_plain(LK_ROWS_F32, attn->d_head)};
+            }
             if (attn->d_rope > 0)
                 out[n_out].v = move_rows(v, vl, part, parts.rows[LK_V][vl].table,
                                          row_in_table(v, &rows.v, rows.from), parts.sigma[LK_V]);

@@ -2,7 +2,7 @@
 #ifndef LK_CUDA_EVICT_CUH
 #define LK_CUDA_EVICT_CUH
 
-#include "cuda/move.cuh"
+#include "cuda/restore.cuh"
 
 /* ---- weights ---- */
 
@@ -44,7 +44,13 @@ WF void weigh_item(const lk_device_weigh &w, int item, char *shared) {
     tile_memory k = tile_at(shared, w.k.coding.d), v = tile_at(shared + w.v_at, w.v.coding.d);
     int part = item % w.n_part, i0 = item / w.n_part * TILE_ROWS, head_kv = w.first_part + part;
     int n = w.n_row - i0 < TILE_ROWS ? w.n_row - i0 : TILE_ROWS, group = w.n_head / w.n_head_kv;
-    read_rows(w.k, k, part, i0, 0xffffffffu >> (32 - n));
+    const float *key = k.x;
+    if (w.restore)
+        key = restore_read_keys(*at<const lk_device_restore>(w.restore), shared,
+                                (float *)(shared + w.v_at), head_kv, w.n_head_kv, w.k.coding.d,
+                                w.k.first + i0, n);
+    else
+        read_rows(w.k, k, part, i0, 0xffffffffu >> (32 - n));
     if (w.v.coding.d > 0) read_rows(w.v, v, part, i0, 0xffffffffu >> (32 - n));
     lanes([&](int i) {
         if (i >= n) return;
@@ -55,7 +61,7 @@ WF void weigh_item(const lk_device_weigh &w, int item, char *shared) {
             if (behind < 0 || (w.window && behind >= w.window)) continue;
             for (int h = head_kv * group; h < (head_kv + 1) * group; h++) {
                 softmax all = join_ranges(w, t, h);
-                float s = weigh_score(w, t, h, k.x + i, v.x + i, w.distance + t - (i0 + i));
+                float s = weigh_score(w, t, h, key + i, v.x + i, w.distance + t - (i0 + i));
                 sum += expf(s - all.max) * (1 / all.sum);
             }
         }

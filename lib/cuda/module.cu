@@ -267,8 +267,6 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
     uint32_t coded = needs->coding[0] | needs->coding[1];
     if (needs->divided) return "several processes share the rows, which lie in their own memory";
     if (coded >> LK_ADDED & 1) return "a codec is the program's own";
-    if (needs->scores && (needs->latents_pre || needs->latents_post))
-        return "a policy needs scores of latents";
     if (needs->d_head > LK_DEVICE_MAX_HEAD || needs->d_head_swa > LK_DEVICE_MAX_HEAD)
         return "heads have too many channels";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";

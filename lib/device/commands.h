@@ -284,6 +284,8 @@ struct lk_device_weigh {
     struct lk_device_move_rows k; /* of the KV heads first_part, ... */
     struct lk_device_move_rows v; /* latent attention: the same rows of V, which are keys too, to
                                      be multiplied with the query's first channels; else d is 0 */
+    uint64_t restore;             /* struct lk_device_restore of a level of latents: its rows from
+                                     k.first on become keys of d channels, all that k says; else 0 */
     int64_t range_stride;         /* floats from a range to the next one */
     int32_t stride, at;           /* floats of a partial, and before its maximum */
     int32_t n_range, n_row, n_tok, n_head, n_head_kv, first_part, n_part;
@@ -294,7 +296,9 @@ struct lk_device_weigh {
     int32_t last;     /* only the newest token's weights, in place of the old scores */
     float scale, softcap;
     int32_t first_item; /* an item is 32 rows of a KV head (lk_device_weigh_items) */
-    int32_t v_at;       /* bytes of shared memory before the tile of V; set with first_item */
+    int32_t v_at;       /* bytes of shared memory before the tile of V, or before restored keys;
+                           set with first_item */
+    int32_t tile_bytes; /* with `restore`: as in struct lk_device_attend */
 };
 
 /* ---- LESS: sums that stand for evicted rows (absorb/less.h) ---- */

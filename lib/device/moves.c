@@ -100,11 +100,16 @@ int32_t lk_device_tile_bytes(const struct lk_device_packing *of) {
     return of->d > 0 ? (tile_bytes(of->d, of->q > 0, of->q) + 15) / 16 * 16 : 0;
 }
 
+/* Bytes of the tile that K is decoded in. */
+static int32_t weigh_tile(const struct lk_device_weigh *weigh) {
+    return weigh->restore ? weigh->tile_bytes : lk_device_tile_bytes(&weigh->k.coding);
+}
+
 int32_t lk_device_weigh_items(struct lk_device_weigh *weigh, int n) {
     int32_t n_item = 0;
     for (int i = 0; i < n; i++) {
         weigh[i].first_item = n_item;
-        weigh[i].v_at = lk_device_tile_bytes(&weigh[i].k.coding);
+        weigh[i].v_at = weigh_tile(&weigh[i]);
         n_item += weigh[i].n_part * ((weigh[i].n_row + LK_TILE - 1) / LK_TILE);
     }
     return n_item;
@@ -124,8 +129,9 @@ int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
 int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n) {
     int32_t max = 0;
     for (int i = 0; i < n; i++) {
-        int32_t bytes =
-            lk_device_tile_bytes(&weigh[i].k.coding) + lk_device_tile_bytes(&weigh[i].v.coding);
+        int32_t key = weigh[i].k.coding.d * (LK_TILE + 1) * (int32_t)sizeof(float);
+        int32_t bytes = weigh_tile(&weigh[i]) +
+                        (weigh[i].restore ? key : lk_device_tile_bytes(&weigh[i].v.coding));
         if (bytes > max) max = bytes;
     }
     return max;

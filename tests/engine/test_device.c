@@ -282,6 +282,7 @@ static void test_emulated_latents(void **state) {
         "body: k=latent25%+rot3 v=latent50%+rot2(trellis); window 40: k=latent50%+int8 "
         "v=latent+rot4",
         "sink 4: f16; body: k=latent(pre)+rot4 v=rot3; window 20: f16",
+        "keep 48 by h2o: k=latent50%(pre)+rot4 v=latent+rot4; window 16: f16",
         "keep 48 by newest: k=latent50%(pre)+rot4 v=latent+rot4; window 16: f16",
     };
     emulate_all(open_with_sidecar("llama", CTX, 2, 5), texts, sizeof texts / sizeof *texts);
