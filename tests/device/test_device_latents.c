@@ -21,9 +21,9 @@ struct setup {
 /* Fast kernels have K's up-projection in 8 bits. */
 static const struct setup setups[] = {
     {"body: k=latent25%(pre)+rot4(nomean,nosigma) v=latent75%+rot4; window 20: f16", 4, 0, 0, true,
-     3e-4},
+     1e-5},
     {"sink 4: f16; body: k=latent25%(pre)+rot4(nomean,nosigma) v=latent50%+rot4; window 20: f16",
-     16, 16, 0, true, 3e-4},
+     16, 16, 0, true, 1e-5},
     {"body: k=latent50%+rot4(nomean,nosigma) v=latent50%+rot4; window 20: f16", 4, 0, 0, true,
      1e-5},
     {"body: k=latent25%(pre)+rot4(nomean,nosigma) v=latent75%+rot4; window 20: f16", 4, 0, 30,
