@@ -194,8 +194,6 @@ struct lk_latent_store {
     struct lk_there_list there;
 };
 
-struct lk_there_list *lk_latent_store_there(struct lk_latent_store *store) { return &store->there; }
-
 lk_status lk_latent_store_new(struct lk_latent_store **out, struct lk_ledger *ledger, lk_err *err) {
     struct lk_latent_store *store = lk_alloc(ledger, LK_FOR_OTHER, sizeof *store);
     if (!store) return lk_fail(err, LK_E_NOMEM, "no memory for the sidecar's bases");
@@ -343,12 +341,12 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
         }
     }
     if (!status && cache->latents && cache->shape.device && !cache->shape.device->uses_host)
-        status = lk_latents_there_open(cache, err);
+        status = lk_latents_there_open(&cache->latents->there, cache, err);
     return status;
 }
 
 void lk_latent_levels_close(struct lk_cache *cache) {
-    if (cache->latents) lk_latents_there_close(cache);
+    if (cache->latents) lk_latents_there_close(&cache->latents->there, cache);
     for (int k = 0; cache->latents && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         for (int i = 0; i < kv->n_level; i++) {

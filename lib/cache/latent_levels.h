@@ -33,15 +33,11 @@ struct lk_k_up {
 /* ---- the store ---- */
 
 struct lk_latent_store;
-struct lk_there_list;
 
 /* An empty store. `ledger` is borrowed; it counts the entries, as weights. *out is owned:
  * lk_latent_store_free, once every entry is returned. LK_E_NOMEM. */
 lk_status lk_latent_store_new(struct lk_latent_store **out, struct lk_ledger *ledger, lk_err *err);
 void lk_latent_store_free(struct lk_latent_store *store);
-
-/* What the entries have on devices (latent_there.h). */
-struct lk_there_list *lk_latent_store_there(struct lk_latent_store *store);
 
 /* Bytes of the entries. */
 uint64_t lk_latent_store_bytes(struct lk_latent_store *store);

@@ -1,8 +1,7 @@
-/* Bases, packed up-projections and rotation tables of levels of latents in the memory of devices. */
+/* Bases, packed up-projections and rotation tables of levels of latents on devices. */
 #include "cache/latent_there.h"
 
 #include "cache/cache.h"
-#include "cache/latent_levels.h"
 #include "cache/project.h"
 #include "codec/f16.h"
 #include "device/commands.h"
@@ -66,9 +65,9 @@ static bool make_content(struct lk_there *t, const struct lk_cache *cache, size_
 }
 
 /* The content of a key, for one more user. NULL without memory. */
-static struct lk_there *take_content(const struct lk_cache *cache, const struct key *key,
-                                     size_t bytes, fill_content *fill, const void *how) {
-    struct lk_there_list *list = lk_latent_store_there(cache->latents);
+static struct lk_there *take_content(struct lk_there_list *list, const struct lk_cache *cache,
+                                     const struct key *key, size_t bytes, fill_content *fill,
+                                     const void *how) {
     pthread_mutex_lock(&list->lock);
     struct lk_there *t = list->first;
     while (t && memcmp(&t->key, key, sizeof *key) != 0) t = t->next;
@@ -87,8 +86,7 @@ static struct lk_there *take_content(const struct lk_cache *cache, const struct 
     return t;
 }
 
-static void return_content(const struct lk_cache *cache, const struct lk_there *content) {
-    struct lk_there_list *list = lk_latent_store_there(cache->latents);
+static void return_content(struct lk_there_list *list, const struct lk_there *content) {
     if (!content) return;
     pthread_mutex_lock(&list->lock);
     struct lk_there **at = &list->first;
@@ -105,7 +103,7 @@ static void return_content(const struct lk_cache *cache, const struct lk_there *
 
 /* ---- bases as they are ---- */
 
-/* Bytes before each array of a basis: down, its scales, up, its scales, mean, speeds; and of all. */
+/* Bytes before each array of a basis (speeds: of the rotation), and of all. */
 enum { DOWN, DOWN_SCALE, UP, UP_SCALE, MEAN, SPEED, END };
 
 static void lay_out_basis(const struct lk_basis *b, const struct lk_rope *rope,
@@ -139,14 +137,14 @@ static void fill_basis(const struct key *key, const void *how, char *image) {
                (size_t)key->rope->n_pair * sizeof *key->rope->speed);
 }
 
-static bool open_basis(struct lk_cache *cache, struct lk_level *level) {
+static bool open_basis(struct lk_there_list *list, struct lk_cache *cache, struct lk_level *level) {
     const struct lk_basis *b = level->basis;
     struct key key;
     size_t at[END + 1];
     memset(&key, 0, sizeof key);
     key.device = cache->shape.device, key.basis[0] = b, key.rope = level->rope;
     lay_out_basis(b, level->rope, at);
-    struct lk_there *t = take_content(cache, &key, at[END], fill_basis, NULL);
+    struct lk_there *t = take_content(list, cache, &key, at[END], fill_basis, NULL);
     if (!t) return false;
     level->content = t;
     level->there = (struct lk_basis_there){.down = t->at, .up = t->at + at[UP]};
@@ -335,7 +333,8 @@ static bool choose_kernel(const struct lk_cache *cache, struct pair *p) {
     return device->call->latent_kernel(device, &need, &p->kernel);
 }
 
-static lk_status set_pair(struct lk_cache *cache, struct lk_kv *k, struct pair *p) {
+static lk_status set_pair(struct lk_there_list *list, struct lk_cache *cache, struct lk_kv *k,
+                          struct pair *p) {
     struct lk_fast_latents *fast = &k->fast;
     struct key key;
     size_t at[PAIR_END + 1];
@@ -346,7 +345,7 @@ static lk_status set_pair(struct lk_cache *cache, struct lk_kv *k, struct pair *
         key.d_part[side] = p->level[side]->d_part;
     }
     lay_out_pair(p, at);
-    struct lk_there *t = take_content(cache, &key, at[PAIR_END], fill_pair, p);
+    struct lk_there *t = take_content(list, cache, &key, at[PAIR_END], fill_pair, p);
     if (!t) return LK_E_NOMEM;
     fast->content[0] = t;
     fast->k_up = t->at + at[K_UP], fast->v_up = t->at + at[V_UP];
@@ -358,7 +357,8 @@ static lk_status set_pair(struct lk_cache *cache, struct lk_kv *k, struct pair *
     return LK_OK;
 }
 
-static lk_status set_rope(struct lk_cache *cache, struct lk_kv *k, const struct pair *p) {
+static lk_status set_rope(struct lk_there_list *list, struct lk_cache *cache, struct lk_kv *k,
+                          const struct pair *p) {
     struct key key;
     size_t at[ROPE_END + 1];
     memset(&key, 0, sizeof key);
@@ -366,7 +366,7 @@ static lk_status set_rope(struct lk_cache *cache, struct lk_kv *k, const struct 
     key.rope = p->level[LK_K]->rope;
     key.n_pos = cache->shape.n_pos > 0 ? cache->shape.n_pos : cache->shape.n_ctx;
     lay_out_rope(&key, p, at);
-    struct lk_there *t = take_content(cache, &key, at[ROPE_END], fill_rope, p);
+    struct lk_there *t = take_content(list, cache, &key, at[ROPE_END], fill_rope, p);
     if (!t) return LK_E_NOMEM;
     k->fast.content[1] = t;
     k->fast.rope = t->at + at[ROPE], k->fast.fine = t->at + at[FINE];
@@ -375,7 +375,7 @@ static lk_status set_rope(struct lk_cache *cache, struct lk_kv *k, const struct 
 }
 
 /* Choose the kernel of a layer's body, and give it what it reads. */
-static lk_status open_pair(struct lk_cache *cache, struct lk_kv kv[2]) {
+static lk_status open_pair(struct lk_there_list *list, struct lk_cache *cache, struct lk_kv kv[2]) {
     struct pair p = {.n_head_kv = kv[LK_K].n_head, .d_head = kv[LK_K].d_head};
     int level[2] = {body_of(&kv[LK_K]), body_of(&kv[LK_V])};
     if (level[LK_K] < 0 || level[LK_V] < 0 || kv[LK_K].evict) return LK_OK;
@@ -388,31 +388,31 @@ static lk_status open_pair(struct lk_cache *cache, struct lk_kv kv[2]) {
     size_t up_bytes = (size_t)p.d_head * p.level[LK_K]->d_part * sizeof *p.up;
     p.up = lk_alloc(cache->ledger, LK_FOR_SCRATCH, up_bytes);
     if (!p.up) return LK_E_NOMEM;
-    lk_status status = set_pair(cache, &kv[LK_K], &p);
-    if (!status && !p.kernel.post) status = set_rope(cache, &kv[LK_K], &p);
+    lk_status status = set_pair(list, cache, &kv[LK_K], &p);
+    if (!status && !p.kernel.post) status = set_rope(list, cache, &kv[LK_K], &p);
     lk_release(cache->ledger, LK_FOR_SCRATCH, p.up, up_bytes);
     return status;
 }
 
-lk_status lk_latents_there_open(struct lk_cache *cache, lk_err *err) {
+lk_status lk_latents_there_open(struct lk_there_list *list, struct lk_cache *cache, lk_err *err) {
     lk_status status = LK_OK;
     for (int k = 0; !status && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         for (int i = 0; !status && i < kv->n_level; i++)
-            if (kv->level[i].basis && !kv->is_elsewhere && !open_basis(cache, &kv->level[i]))
+            if (kv->level[i].basis && !kv->is_elsewhere && !open_basis(list, cache, &kv->level[i]))
                 status = LK_E_NOMEM;
     }
     for (int layer = 0; !status && layer < cache->shape.n_layer; layer++)
-        if (!cache->kv[layer][LK_K].is_elsewhere) status = open_pair(cache, cache->kv[layer]);
+        if (!cache->kv[layer][LK_K].is_elsewhere) status = open_pair(list, cache, cache->kv[layer]);
     if (!status) return LK_OK;
     return lk_fail(err, status, "no memory on %s for the sidecar's bases",
                    cache->shape.device->name);
 }
 
-void lk_latents_there_close(struct lk_cache *cache) {
+void lk_latents_there_close(struct lk_there_list *list, struct lk_cache *cache) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
-        for (int i = 0; i < kv->n_level; i++) return_content(cache, kv->level[i].content);
-        for (int i = 0; i < 2; i++) return_content(cache, kv->fast.content[i]);
+        for (int i = 0; i < kv->n_level; i++) return_content(list, kv->level[i].content);
+        for (int i = 0; i < 2; i++) return_content(list, kv->fast.content[i]);
     }
 }

@@ -23,9 +23,9 @@ struct lk_there_list {
 void lk_there_init(struct lk_there_list *list, struct lk_ledger *ledger);
 void lk_there_destroy(struct lk_there_list *list);
 
-/* Give all levels of latents what they need on the cache's device. The latents are open
- * (latent_levels.h). After LK_E_NOMEM, close. */
-lk_status lk_latents_there_open(struct lk_cache *cache, lk_err *err);
-void lk_latents_there_close(struct lk_cache *cache);
+/* Give all levels of latents, whose bases are open (latent_levels.h), what they need on the cache's
+ * device. list: of the store that the bases are from. After LK_E_NOMEM, close. */
+lk_status lk_latents_there_open(struct lk_there_list *list, struct lk_cache *cache, lk_err *err);
+void lk_latents_there_close(struct lk_there_list *list, struct lk_cache *cache);
 
 #endif

@@ -138,8 +138,7 @@ static struct lk_device_project projection_of(const struct group *g, const struc
                 : basis->type == LK_BASIS_F16 ? LK_DEVICE_BASIS_F16
                                               : LK_DEVICE_BASIS_Q8};
     if (to->there.down_scale) project.scale = to->there.down_scale + row * sizeof(float);
-    if (to->there.mean)
-        project.mean = to->there.mean + (size_t)part * basis->width * sizeof(float);
+    if (to->there.mean) project.mean = to->there.mean + (size_t)part * basis->width * sizeof(float);
     if (!to->rope) return project;
     project.cos_sin = g->angles;
     project.n_pair = to->rope->n_pair;

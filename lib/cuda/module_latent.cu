@@ -99,7 +99,7 @@ static struct fast_run run_of(const struct lk_device_attend *call, int first) {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* The fast segments of calls [n], in their order, and their runs; w->latent and w->run have room. */
+/* The fast segments of calls [n], in order, and their runs; w->latent and w->run have room. */
 static void collect_fast(const struct gpu_card *card, const struct lk_device_attend *call, int n,
                          struct latent_work_list *w) {
     const struct lk_device_fast_latents *last = NULL;

@@ -285,7 +285,7 @@ struct lk_device_weigh {
     struct lk_device_move_rows v; /* latent attention: the same rows of V, which are keys too, to
                                      be multiplied with the query's first channels; else d is 0 */
     uint64_t restore;             /* struct lk_device_restore of a level of latents: its rows from
-                                     k.first on become keys of d channels, all that k says; else 0 */
+                                     k.first on become keys of k.coding.d channels; else 0 */
     int64_t range_stride;         /* floats from a range to the next one */
     int32_t stride, at;           /* floats of a partial, and before its maximum */
     int32_t n_range, n_row, n_tok, n_head, n_head_kv, first_part, n_part;
