@@ -9,7 +9,7 @@
 
 static bool is_restored(const struct lk_device_segment &segment) { return segment.k.restore != 0; }
 
-/* Tiles of a call's restored segments; those of a fast kernel only if `all`. */
+/* Tiles of a call's restored segments; if not `all`, without the fast kernel's. */
 static int count_tiles(const struct lk_device_attend *call, bool all) {
     int n = 0;
     for (int i = 0; i < call->n_segment; i++)
