@@ -401,11 +401,27 @@ static bool merge_neighbors(json_t *messages) {
     return changed;
 }
 
-/* Only the first message is the system's, ids have one form, and roles alternate. */
+/* Answers without text and calls before the last message say nothing. */
+static bool drop_empty_answers(json_t *messages) {
+    bool changed = false;
+    for (size_t i = 0; i + 1 < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        if (!has_role(message, "assistant") || json_object_get(message, "tool_calls") ||
+            *get_text(message, "content"))
+            continue;
+        json_array_remove(messages, i--);
+        changed = true;
+    }
+    return changed;
+}
+
+/* Only the first message is the system's, ids have one form, no answer is empty, and roles
+ * alternate. */
 static bool fix_roles(json_t *messages) {
     json_t *message;
     bool changed = fix_ids(messages);
     size_t i;
+    changed |= drop_empty_answers(messages);
     json_array_foreach(messages, i, message) if (i && has_role(message, "system")) {
         set_text(message, "role", "user");
         changed = true;
@@ -429,6 +445,30 @@ static bool write_plainly(json_t *messages) {
     return true;
 }
 
+/* The tools with an empty description and an empty schema if one is missing, a new reference. NULL:
+ * none is missing. */
+static json_t *complete_tools(const json_t *tools) {
+    json_t *out = json_deep_copy(tools), *tool;
+    bool changed = false;
+    size_t i;
+    json_array_foreach(out, i, tool) {
+        json_t *function = json_object_get(tool, "function"),
+               *parameters = json_object_get(function, "parameters");
+        if (!json_is_string(json_object_get(function, "description")))
+            set_text(function, "description", ""), changed = true;
+        if (!json_is_object(parameters)) {
+            parameters = json_pack("{s:s}", "type", "object");
+            json_object_set_new(function, "parameters", parameters);
+        }
+        if (json_is_object(json_object_get(parameters, "properties"))) continue;
+        json_object_set_new(parameters, "properties", json_object());
+        changed = true;
+    }
+    if (changed) return out;
+    json_decref(out);
+    return NULL;
+}
+
 lk_status lk_chat_messages_render(const struct lk_chat_template *t, struct lk_chat_input *input,
                                   lk_jinja_char **out, size_t *n_out, lk_err *err) {
     static bool (*const steps[])(json_t * messages) = {split_calls, fix_roles, write_plainly};
@@ -438,8 +478,25 @@ lk_status lk_chat_messages_render(const struct lk_chat_template *t, struct lk_ch
     if (status) return status;
     if (!support.tools) input->tools = NULL;
     status = lk_chat_template_render(t, input, out, n_out, &first);
+    const json_t *given = input->tools, *variables = input->variables;
+    json_t *complete = status == LK_E_FORMAT && given ? complete_tools(given) : NULL,
+           *others = NULL;
+    if (complete) {
+        input->tools = complete;
+        status = lk_chat_template_render(t, input, out, n_out, NULL);
+    }
+    if (status == LK_E_FORMAT && json_object_get(variables, "reasoning_effort")) {
+        others = json_copy((json_t *)variables); /* the template knows other efforts */
+        json_object_del(others, "reasoning_effort");
+        input->variables = others;
+        status = lk_chat_template_render(t, input, out, n_out, NULL);
+    }
     for (size_t i = 0; status == LK_E_FORMAT && i < sizeof steps / sizeof *steps; i++)
         if (steps[i]((json_t *)input->messages))
             status = lk_chat_template_render(t, input, out, n_out, NULL);
+    input->tools = given;
+    input->variables = variables;
+    json_decref(complete);
+    json_decref(others);
     return status ? lk_fail(err, first.code, "%s", first.msg) : LK_OK;
 }

@@ -31,9 +31,7 @@ static bool parse_messages(struct lk_request *request, const struct lk_server_op
 
 static bool parse_count(struct lk_request *request, const struct lk_server_opts *opts,
                         const char *body, size_t len, struct lk_api_error *error) {
-    bool good = parse_body(request, opts, body, len, true, error);
-    request->all_turns = true; /* clients compare the number with the context */
-    return good;
+    return parse_body(request, opts, body, len, true, error);
 }
 
 /* ---- parts of a response ---- */
@@ -333,54 +331,12 @@ static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error
     return lk_convert_join_systems(messages, error);
 }
 
-/* Tools with a type other than "custom" run at Anthropic, or have a schema that only its own models
- * know. */
-static bool convert_tools(json_t *to, const json_t *from, struct lk_api_error *error) {
-    const json_t *given = json_object_get(from, "tools"), *tool;
-    json_t *tools = json_array();
-    size_t i;
-    if (!lk_json_field_is_set(from, "tools")) {
-        json_decref(tools);
-        return true;
-    }
-    json_object_set_new(to, "tools", tools);
-    if (!json_is_array(given))
-        return lk_api_error_set(error, 400, "invalid_type", "tools", "'tools' must be an array");
-    json_array_foreach(given, i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        if (type && strcmp(type, "custom") != 0)
-            return lk_api_error_set(error, 400, "unsupported", "tools",
-                                    "tools[%zu] has the type '%.60s', but this server has no tools "
-                                    "of its own; give tools with 'name' and 'input_schema'",
-                                    i, type);
-        if (!lk_convert_tool(tools, json_object_get(tool, "name"),
-                             json_object_get(tool, "description"),
-                             json_object_get(tool, "input_schema"), error))
-            return false;
-    }
-    return true;
-}
-
-static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_error *error) {
+/* The choice also says whether there may be several calls. */
+static void convert_tool_choice(json_t *to, const json_t *from) {
     const json_t *choice = json_object_get(from, "tool_choice"),
                  *single = json_object_get(choice, "disable_parallel_tool_use");
-    if (!choice || json_is_null(choice)) return true;
     if (single) json_object_set_new(to, "parallel_tool_calls", json_boolean(!json_is_true(single)));
-    if (lk_convert_is_type(choice, "auto")) return true;
-    if (lk_convert_is_type(choice, "none")) {
-        json_object_set_new(to, "tool_choice", json_string("none"));
-    } else if (lk_convert_is_type(choice, "any")) {
-        json_object_set_new(to, "tool_choice", json_string("required"));
-    } else if (lk_convert_is_type(choice, "tool") &&
-               json_is_string(json_object_get(choice, "name"))) {
-        json_object_set_new(to, "tool_choice",
-                            json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
-                                      json_object_get(choice, "name")));
-    } else {
-        return lk_api_error_set(error, 400, "invalid_value", "tool_choice",
-                                "'tool_choice.type' must be auto, any, none, or tool with a name");
-    }
-    return true;
+    lk_convert_field(to, "tool_choice", from, "tool_choice");
 }
 
 /* A schema that the answer must match: "output_config.format", formerly "output_format". */
@@ -423,8 +379,10 @@ json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_
     convert_thinking(to, body);
     lk_convert_field(to, "reasoning_budget", body, "reasoning_budget");
     lk_convert_field(to, "reasoning_budget", json_object_get(body, "thinking"), "budget_tokens");
+    lk_convert_field(to, "tools", body, "tools");
+    convert_tool_choice(to, body);
     if (to && check_body(body, count_only, error) && convert_messages(to, body, error) &&
-        convert_tools(to, body, error) && convert_tool_choice(to, body, error))
+        lk_convert_tools(to, error) && lk_convert_tool_choice(to, error))
         return to;
     if (!to) lk_convert_no_memory(error);
     json_decref(to);

@@ -53,6 +53,18 @@ bool lk_api_omit(struct lk_api_error *error, const char *kind) {
     return true;
 }
 
+void lk_api_ignore(struct lk_api_error *error, const char *prefix, const char *name) {
+    size_t used = strlen(error->ignored), cap = sizeof error->ignored;
+    int n =
+        snprintf(error->ignored + used, cap - used, "%s%s%.60s", used ? ", " : "", prefix, name);
+    if (n < 0 || (size_t)n >= cap - used) {
+        error->ignored[used] = 0; /* there is no room for all of it */
+        return;
+    }
+    for (char *c = error->ignored + used; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+}
+
 bool lk_api_error_from_request(struct lk_api_error *error, const lk_err *err, const char *param) {
     const char *msg = err->msg[0] ? err->msg : lk_status_name(err->code);
     switch (err->code) {

@@ -38,6 +38,10 @@ struct lk_api_error lk_api_error_in_words(const struct lk_api_error *error, cons
 /* Count a part of the request that is left out. Always returns true. */
 bool lk_api_omit(struct lk_api_error *error, const char *kind);
 
+/* List a field that is ignored, with a prefix to its name. Characters that a header cannot have
+ * become '?'. */
+void lk_api_ignore(struct lk_api_error *error, const char *prefix, const char *name);
+
 /* Convert a library error that was caused by a request. An invalid request becomes 400. A shortage
  * or failure of the server becomes 503 or 500. */
 bool lk_api_error_from_request(struct lk_api_error *error, const lk_err *err, const char *param);

@@ -258,15 +258,73 @@ void lk_convert_thinking(json_t *to, bool enabled) {
                         json_pack("{s:b, s:b}", "enable_thinking", enabled, "thinking", enabled));
 }
 
-bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
-                     const json_t *parameters, struct lk_api_error *error) {
+/* ---- tools ---- */
+
+/* Append a tool in the form of chats. In /v1/responses its fields stand next to the type, and in
+ * /v1/messages the parameters are "input_schema". Tools of other types run at the provider that the
+ * client expects, or have parameters that only its models know: they are left out. */
+static bool convert_tool(json_t *tools, json_t *tool, size_t i, struct lk_api_error *error) {
+    const json_t *inner = json_object_get(tool, "function"),
+                 *function = json_is_object(inner) ? inner : tool;
+    json_t *name = json_object_get(function, "name"),
+           *description = json_object_get(function, "description"),
+           *parameters = json_object_get(function, "parameters"),
+           *schema = json_object_get(function, "input_schema");
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    bool is_function = !type || strcmp(type, "function") == 0 ||
+                       (strcmp(type, "custom") == 0 && json_is_object(schema));
+    if (json_is_object(tool) && !is_function) {
+        lk_api_ignore(error, "tools.", type);
+        return true;
+    }
     if (!json_is_string(name))
-        return lk_api_error_set(error, 400, "invalid_value", "tools", "tools[%zu] has no name",
-                                json_array_size(tools));
-    return lk_convert_append(
-        tools,
-        json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name,
-                  "description", json_is_string(description) ? description : NULL, "parameters",
-                  json_is_object(parameters) ? parameters : NULL),
-        error);
+        return lk_api_error_set(error, 400, "invalid_value", "tools",
+                                "tools[%zu] has no name: a tool is {\"type\": \"function\", "
+                                "\"function\": {\"name\", \"description\", \"parameters\"}}",
+                                i);
+    if (type && function == inner) return lk_convert_append(tools, json_incref(tool), error);
+    if (!json_is_object(parameters)) parameters = json_is_object(schema) ? schema : NULL;
+    return lk_convert_append(tools,
+                             json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function",
+                                       "name", name, "description",
+                                       json_is_string(description) ? description : NULL,
+                                       "parameters", parameters),
+                             error);
+}
+
+bool lk_convert_tools(json_t *body, struct lk_api_error *error) {
+    json_t *given = json_object_get(body, "tools"), *tools, *tool;
+    size_t i;
+    if (!lk_json_field_is_set(body, "tools")) return true;
+    if (!json_is_array(given))
+        return lk_api_error_set(error, 400, "invalid_type", "tools", "'tools' must be an array");
+    tools = json_array();
+    json_array_foreach(given, i, tool) {
+        if (!convert_tool(tools, tool, i, error)) {
+            json_decref(tools);
+            return false;
+        }
+    }
+    return json_object_set_new(body, "tools", tools) == 0 || lk_convert_no_memory(error);
+}
+
+bool lk_convert_tool_choice(json_t *body, struct lk_api_error *error) {
+    static const char *const modes[] = {"auto", "none", "required"};
+    json_t *choice = json_object_get(body, "tool_choice"), *name = json_object_get(choice, "name"),
+           *inner = json_object_get(json_object_get(choice, "function"), "name"), *out = NULL;
+    const char *word =
+        json_string_value(json_is_object(choice) ? json_object_get(choice, "type") : choice);
+    if (!choice || json_is_null(choice) || (word && strcmp(word, "allowed_tools") == 0) ||
+        json_is_string(inner))
+        return true;
+    if (word && strcmp(word, "any") == 0) word = "required";
+    for (size_t i = 0; word && i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(word, modes[i]) == 0) out = json_string(modes[i]);
+    if (!out && json_is_object(choice) && json_is_string(name))
+        out = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+    if (!out)
+        return lk_api_error_set(error, 400, "invalid_value", "tool_choice",
+                                "'tool_choice' must be none, auto, required or any, or an object "
+                                "that names a function or has the type allowed_tools");
+    return json_object_set_new(body, "tool_choice", out) == 0 || lk_convert_no_memory(error);
 }

@@ -58,9 +58,10 @@ bool lk_convert_thoughts(json_t *message, struct lk_buf *text, struct lk_api_err
 /* Ask for thoughts, or for none: variables of chat templates. */
 void lk_convert_thinking(json_t *to, bool enabled);
 
-/* Append a tool of the type "function"; its parameters are a schema or NULL. */
-bool lk_convert_tool(json_t *tools, const json_t *name, const json_t *description,
-                     const json_t *parameters, struct lk_api_error *error);
+/* Put the tools and the choice of a body, in the form of any API, into the form of chats, in place.
+ * A tool that the model cannot call is left out and listed in error->ignored. */
+bool lk_convert_tools(json_t *body, struct lk_api_error *error);
+bool lk_convert_tool_choice(json_t *body, struct lk_api_error *error);
 
 /* 503: out of memory. */
 bool lk_convert_no_memory(struct lk_api_error *error);

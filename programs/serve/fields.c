@@ -378,6 +378,9 @@ static bool convert_chat_switches(json_t *body, struct lk_api_error *error) {
     const json_t *apart = json_object_get(body, "separate_reasoning");
     bool is_false = json_is_false(apart);
     json_object_del(body, "separate_reasoning");
+    const char *old = json_string_value(json_object_get(body, "function_call"));
+    if (old && (strcmp(old, "none") == 0 || strcmp(old, "auto") == 0))
+        json_object_del(body, "function_call"); /* says nothing: "functions" are refused */
     return convert_thinking(body, "enable_thinking", error) &&
            convert_thinking(body, "thinking", error) &&
            convert_thinking(body, "reasoning", error) &&
@@ -386,19 +389,6 @@ static bool convert_chat_switches(json_t *body, struct lk_api_error *error) {
 }
 
 /* ---- checking ---- */
-
-/* List a name in error->ignored. Characters that a header cannot have become '?'. */
-static void list_ignored(struct lk_api_error *error, const char *prefix, const char *name) {
-    size_t used = strlen(error->ignored), cap = sizeof error->ignored;
-    int n =
-        snprintf(error->ignored + used, cap - used, "%s%s%.60s", used ? ", " : "", prefix, name);
-    if (n < 0 || (size_t)n >= cap - used) {
-        error->ignored[used] = 0; /* there is no room for all of it */
-        return;
-    }
-    for (char *c = error->ignored + used; *c; c++)
-        if (*c < ' ' || *c > '~') *c = '?';
-}
 
 static bool check_fields(json_t *body, enum lk_fields_of of, const char *prefix,
                          struct lk_api_error *error) {
@@ -412,7 +402,7 @@ static bool check_fields(json_t *body, enum lk_fields_of of, const char *prefix,
                                     "'%s' is not supported by this server", lacks);
         if (!lacks && !find(read, sizeof read / sizeof *read, of, key, &neutral) &&
             !find(harmless, sizeof harmless / sizeof *harmless, of, key, &neutral))
-            list_ignored(error, prefix, key);
+            lk_api_ignore(error, prefix, key);
     }
     return true;
 }

@@ -540,43 +540,6 @@ static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *e
                              error); /* nothing is left of the input */
 }
 
-/* Only functions are offered to the model. Tools that run at OpenAI are left out, because clients
- * list them unasked; the response lists the tools that were offered. */
-static bool convert_tools(json_t *to, const json_t *from, struct lk_api_error *error) {
-    const json_t *given = json_object_get(from, "tools"), *tool;
-    size_t i;
-    if (!lk_json_field_is_set(from, "tools")) return true;
-    if (!json_is_array(given))
-        return lk_api_error_set(error, 400, "invalid_type", "tools", "'tools' must be an array");
-    json_t *tools = json_array();
-    json_object_set_new(to, "tools", tools);
-    json_array_foreach(given, i, tool) {
-        if (!lk_convert_is_type(tool, "function")) continue;
-        if (!lk_convert_tool(tools, json_object_get(tool, "name"),
-                             json_object_get(tool, "description"),
-                             json_object_get(tool, "parameters"), error))
-            return false;
-    }
-    return true;
-}
-
-static bool convert_tool_choice(json_t *to, const json_t *from, struct lk_api_error *error) {
-    json_t *choice = json_object_get(from, "tool_choice");
-    if (!choice || json_is_null(choice)) return true;
-    if (json_is_string(choice) || lk_convert_is_type(choice, "allowed_tools")) {
-        json_object_set(to, "tool_choice", choice);
-        return true;
-    }
-    if (!lk_convert_is_type(choice, "function") || !json_is_string(json_object_get(choice, "name")))
-        return lk_api_error_set(error, 400, "unsupported", "tool_choice",
-                                "'tool_choice' must be none, auto, required, or a function with a "
-                                "name");
-    json_object_set_new(to, "tool_choice",
-                        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
-                                  json_object_get(choice, "name")));
-    return true;
-}
-
 /* "text.format" has the schema and its name where "response_format" has an object with both. */
 static bool convert_format(json_t *to, const json_t *from, struct lk_api_error *error) {
     json_t *text = json_object_get(from, "text"), *format = json_object_get(text, "format");
@@ -630,8 +593,10 @@ json_t *lk_openai_responses_to_chat(const json_t *body, struct lk_api_error *err
     lk_convert_field(to, "reasoning_effort", json_object_get(body, "reasoning"), "effort");
     lk_convert_field(to, "reasoning_budget", body, "reasoning_budget");
     lk_convert_field(to, "reasoning_budget", json_object_get(body, "reasoning"), "max_tokens");
+    lk_convert_field(to, "tools", body, "tools");
+    lk_convert_field(to, "tool_choice", body, "tool_choice");
     if (to && check_body(body, error) && convert_input(to, body, error) &&
-        convert_tools(to, body, error) && convert_tool_choice(to, body, error) &&
+        lk_convert_tools(to, error) && lk_convert_tool_choice(to, error) &&
         convert_format(to, body, error))
         return to;
     if (!to) lk_convert_no_memory(error);

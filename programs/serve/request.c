@@ -121,7 +121,7 @@ static bool parse_sampling(struct lk_request *request, const struct lk_server_op
     bool good = lk_json_field_real(b, "temperature", 0, 2, &temperature, error) &&
                 lk_json_field_real(b, "top_p", 0, 1, &top_p, error) &&
                 lk_json_field_real(b, "min_p", 0, 1, &min_p, error) &&
-                lk_json_field_int(b, "top_k", 0, 10000000, &top_k, error) &&
+                lk_json_field_int(b, "top_k", -1, 10000000, &top_k, error) &&
                 lk_json_field_real(b, "repeat_penalty", 0.01, 100, &repeat, error) &&
                 lk_json_field_int(b, "repeat_last_n", 0, 1 << 20, &last_n, error) &&
                 lk_json_field_real(b, "frequency_penalty", -2, 2, &frequency, error) &&
@@ -132,6 +132,7 @@ static bool parse_sampling(struct lk_request *request, const struct lk_server_op
     s->temperature = (float)temperature;
     s->top_p = (float)top_p;
     s->min_p = (float)min_p;
+    if (top_k < 0) top_k = 0;                   /* vLLM's word for off */
     s->top_k = top_p == 0 ? 1 : (int32_t)top_k; /* top_p 0 would mean off */
     s->repeat_penalty = (float)repeat;
     s->frequency_penalty = (float)frequency;

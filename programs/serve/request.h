@@ -19,7 +19,7 @@ enum {
     LK_MAX_STOP_BYTES = 512,         /* of a stop string; searched again for every token */
     LK_MAX_LOGPROB_BYTES = 12 << 20, /* of a response that is not streamed */
     LK_PROMPT_MARKS = 2,
-    LK_MAX_THOUGHT_END = 32, /* tokens that end thoughts */
+    LK_MAX_THOUGHT_END = 64, /* tokens that end thoughts */
     LK_SERVE_PASS = 16,      /* maximum number of tokens of an answer in a step: each has logits */
     LK_SCORE_STEP = 32, /* tokens of a scored prompt that are evaluated at once, as by lk_compare */
     LK_FIRST_PART = 1024, /* tokens that are prefilled exactly of a prompt that is read in parts */

@@ -23,14 +23,13 @@
 
 /* ---- completions ---- */
 
-static void handle_chat_completions(struct lk_exchange *x) {
-    static const struct lk_endpoint endpoint = {.parse = lk_openai_chat_parse,
-                                                .write_whole = lk_response_text,
-                                                .write_event = lk_response_write_event,
-                                                .write_end = lk_response_write_end,
-                                                .write_error = lk_response_write_error};
-    lk_answer(x, &endpoint);
-}
+static const struct lk_endpoint chat = {.parse = lk_openai_chat_parse,
+                                        .write_whole = lk_response_text,
+                                        .write_event = lk_response_write_event,
+                                        .write_end = lk_response_write_end,
+                                        .write_error = lk_response_write_error};
+
+static void handle_chat_completions(struct lk_exchange *x) { lk_answer(x, &chat); }
 
 static void handle_completions(struct lk_exchange *x) {
     static const struct lk_endpoint endpoint = {.parse = lk_openai_completion_parse,
@@ -137,6 +136,8 @@ static const struct lk_route routes[] = {
     {"DELETE", "/v1/responses/", false, lk_route_response},
     {"POST", "/v1/messages", false, lk_route_messages},
     {"POST", "/v1/messages/count_tokens", false, lk_route_count_tokens},
+    {"POST", "/v1/chat/completions/input_tokens", false, lk_route_count_tokens},
+    {"POST", "/v1/responses/input_tokens", false, lk_route_count_tokens},
     {"POST", "/api/chat", false, lk_route_ollama_chat},
     {"POST", "/api/generate", false, lk_route_ollama_generate},
     {"POST", "/api/show", false, lk_route_ollama_show},
@@ -249,9 +250,9 @@ void lk_route_response(struct lk_exchange *x) {
     free(text);
 }
 
-/* ---- Anthropic ---- */
-
 void lk_route_messages(struct lk_exchange *x) { lk_answer(x, &lk_anthropic); }
+
+/* ---- tokens of a conversation ---- */
 
 /* Prepare a request as if it were to be answered, and count its tokens. */
 static void count_prompt(void *arg) {
@@ -262,6 +263,7 @@ static void count_prompt(void *arg) {
     if (!lk_work_charge_body(work)) return;
     if (work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error) &&
         lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error)) {
+        request.all_turns = true; /* clients compare the number with the context */
         bool fits = lk_request_prepare(&request, opts, &work->error);
         size_t n_tok = fits ? request.prompt[0].n_tok : work->error.n_tok;
         if (n_tok > 0) { /* also of a prompt that does not fit: clients compare */
@@ -274,6 +276,8 @@ static void count_prompt(void *arg) {
 
 void lk_route_count_tokens(struct lk_exchange *x) {
     struct lk_work work = {.x = x, .endpoint = &lk_anthropic_count};
+    if (strstr(x->path, "/chat/completions")) work.endpoint = &chat;
+    if (strstr(x->path, "/responses")) work.endpoint = &lk_openai_responses;
     lk_work_reply(&work, count_prompt);
 }
 

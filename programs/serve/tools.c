@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "lowkey_serve.h"
+#include "serve/body_convert.h"
 #include "serve/call_grammar.h"
 #include "serve/json_field.h"
 #include "serve/tool_calls.h"
@@ -19,22 +20,6 @@ static const json_t *get_function(const json_t *tool) { return json_object_get(t
 
 static const char *function_name(const json_t *tool) {
     return json_string_value(json_object_get(get_function(tool), "name"));
-}
-
-static bool check_tools(const json_t *tools, struct lk_api_error *fault) {
-    const json_t *tool;
-    size_t i;
-    if (!json_is_array(tools) || json_array_size(tools) > MAX_TOOLS)
-        return lk_api_error_set(fault, 400, "invalid_type", "tools",
-                                "'tools' must be an array of at most %d tools", MAX_TOOLS);
-    json_array_foreach(tools, i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        if (!type || strcmp(type, "function") != 0 || !function_name(tool))
-            return lk_api_error_set(
-                fault, 400, "invalid_value", "tools",
-                "tools[%zu] must have the type 'function' and a function with a name", i);
-    }
-    return true;
 }
 
 /* Schemas of a call: one per tool, or only those of `allowed` (as in lk_request). Each tool's
@@ -260,6 +245,8 @@ static json_t *allowed_tools(const json_t *choice, const char **mode) {
 
 bool lk_tools_parse_request(struct lk_request *ask, const struct lk_server_opts *opts,
                             struct lk_api_error *fault) {
+    if (!lk_convert_tools(ask->body, fault) || !lk_convert_tool_choice(ask->body, fault))
+        return false;
     const json_t *tools = json_object_get(ask->body, "tools"),
                  *choice = json_object_get(ask->body, "tool_choice"), *tool;
     const char *mode = json_string_value(choice);
@@ -274,7 +261,9 @@ bool lk_tools_parse_request(struct lk_request *ask, const struct lk_server_opts 
         return (!ask->allowed && (is_auto || is_none)) ||
                lk_api_error_set(fault, 400, "invalid_value", "tool_choice",
                                 "'tool_choice' requires 'tools'");
-    if (!check_tools(tools, fault)) return false;
+    if (!json_is_array(tools) || json_array_size(tools) > MAX_TOOLS)
+        return lk_api_error_set(fault, 400, "invalid_type", "tools",
+                                "'tools' must be an array of at most %d tools", MAX_TOOLS);
     if (!is_required && !is_auto && !is_none)
         return lk_api_error_set(fault, 400, "invalid_value", "tool_choice",
                                 "'tool_choice' must be none, auto, required, or an object that "

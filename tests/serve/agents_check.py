@@ -136,10 +136,55 @@ def check_fields(server):
            answer_text(server, {**grammar, "stop_token_ids": [token]}))
 
 
+# ---- tools ----
+
+def check_tools(server):
+    """Tools and choices in the form of any API mean the same; tools that run elsewhere are left out and named."""
+    schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+    usual = {"type": "function", "function": {"name": "light", "description": "d", "parameters": schema}}
+    forms = [usual, {"function": usual["function"]}, {"type": "function", **usual["function"]}, dict(usual["function"]),
+             {"name": "light", "description": "d", "input_schema": schema},
+             {"type": "custom", "name": "light", "description": "d", "input_schema": schema}]
+    hosted = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "local_shell"}, {"type": "custom", "name": "patch"}]
+    prompt = {"messages": ASK["messages"]}
+    want = post(server, "/apply-template", {**prompt, "tools": [usual]})[2]
+    expect("the tool is in the prompt", "light" in str(want), want)
+    for form in forms:
+        got = post(server, "/apply-template", {**prompt, "tools": [form]})[2]
+        expect(f"the tool {form}", got == want, got)
+    choices = ["required", "any", *({"type": t} for t in ("required", "any")), {"type": "function", "function": {"name": "light"}},
+               *({"type": t, "name": "light"} for t in ("function", "tool")),
+               {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "light"}]}]
+    paths = {"/v1/chat/completions": ASK, "/v1/messages": ASK, "/v1/responses": {"input": "hello"}}
+    for path, body in paths.items():
+        body = {key: value for key, value in body.items() if key != "max_tokens"}
+        body |= {"max_output_tokens" if "input" in body else "max_tokens": 60, "temperature": 0}
+        for choice in choices:
+            status, headers, reply = post(server, path, {**body, "tools": [*hosted, forms[2]], "tool_choice": choice})
+            made = [call for call in re.findall(r'"name": "(\w+)"', json.dumps(reply.get("choices") or reply.get("content") or reply.get("output")))]
+            expect(f"{path}: {choice} forces a call", status == 200 and "light" in made, reply)
+            expect("tools that are left out are named", headers.get("X-Lowkey-Ignored") ==
+                   "tools.web_search_20250305, tools.local_shell, tools.custom", headers.get("X-Lowkey-Ignored"))
+        for choice in (None, "auto", "none", {"type": "auto"}, {"type": "none"}):
+            status, _, reply = post(server, path, {**body, "tools": hosted, "tool_choice": choice})
+            expect(f"{path}: {choice} without other tools", status == 200, reply)
+        for choice in ("light", {}, {"type": "tool"}, {"type": "web_search"}, 3):
+            status, _, reply = post(server, path, {**body, "tools": [usual], "tool_choice": choice})
+            expect(f"{path}: {choice} is refused", status == 400 and "'tool_choice'" in str(reply), reply)
+    n_tok = post(server, "/v1/messages/count_tokens", {**ASK, "tools": forms[:1]})[2]["input_tokens"]
+    for path, body in paths.items():
+        if path != "/v1/messages":
+            status, _, reply = post(server, path + "/input_tokens", {**body, "tools": forms[2:3]})
+            expect(f"{path}: tokens are counted", status == 200 and abs(reply["input_tokens"] - n_tok) < 8, (reply, n_tok))
+    for field, value in (("top_k", -1), ("function_call", "none"), ("function_call", "auto")):
+        status, headers, reply = post(server, "/v1/chat/completions", {**ASK, field: value})
+        expect(f"{field} {value} changes nothing", status == 200 and not headers.get("X-Lowkey-Ignored"), reply)
+
+
 # ---- prompts that do not fit ----
 
 # By what clients notice that a conversation must be compacted: the words of their own sources.
-# pi's table, which opencode and others share.
+# pi's table, which opencode and others share; the others are those of packages on PyPI, November 2026.
 PI = [r"prompt is too long", r"input is too long for requested model", r"exceeds the context window",
       r"input token count.*exceeds the maximum", r"maximum prompt length is \d+", r"reduce the length of the messages",
       r"maximum context length is \d+ tokens", r"exceeds the limit of \d+", r"exceeds the available context size",
@@ -147,19 +192,59 @@ PI = [r"prompt is too long", r"input is too long for requested model", r"exceeds
       r"too large for model with \d+ maximum context length", r"prompt too long; exceeded (?:max )?context length",
       r"context[_ ]length[_ ]exceeded", r"too many tokens", r"token limit exceeded", r"model_context_window_exceeded"]
 CLINE = [r"context\s*(length|window)", r"input tokens exceed", r"too many tokens", r"maximum context"]
-LITELLM = [r"exceed context limit", r"this model's maximum context length is", r"model's maximum context limit",
+LITELLM = [r"exceed context limit", r"this model's maximum context length is",
+           r"requested token count exceeds the model's maximum context length",
+           r"string too long\. expected a string with maximum length", r"model's maximum context limit",
            r"is longer than the model's context length", r"input tokens exceed the configured limit",
-           r"exceeds the available context size", r"exceeds the maximum number of tokens allowed",
-           r"prompt is too long"]
+           r"`inputs` tokens \+ `max_new_tokens` must be", r"exceeds the available context size",
+           r"exceeds the maximum number of tokens allowed", r'"code": "context_length_exceeded"', r"prompt is too long",
+           r"current length is .*while limit is", r"maximum input length is .*tokens",
+           r"input too long:.*input tokens, limit is"]
+CODE = [r'"code": "context_length_exceeded"']
+CREWAI = [r"expected a string with maximum length", r"maximum context length", r"context length exceeded",
+          r"context_length_exceeded", r"context window full", r"too many tokens", r"input is too long", r"exceeds token limit"]
+STRANDS = [r"maximum context length", r"context_length_exceeded", r"too many tokens", r"context length",
+           r"input is too long for requested model", r"input length and `max_tokens` exceed context limit",
+           r"too many total text bytes", r"exceeds the max_model_len", r"exceed(?:s|ed)?(?: customer)? model maximum"]
+AGNO = [r"context_length_exceeded", r"context window", r"maximum context length", r"token limit", r"max_tokens",
+        r"too many tokens", r"payload too large", r"content_too_large", r"request too large", r"input too long",
+        r"prompt is too long", r"prompt too long", r"exceeds the model", r"token count exceeds",
+        r"exceeds the maximum number of tokens"]
+DEEPAGENTS = [r"context_length_exceeded", r"contextwindowexceedederror", r"maximum context length",
+              r"exceeds the context window", r"exceeds the available context size", r"context window exceeded",
+              r"context limit exceeded", r"input tokens exceed the configured limit", r"prompt is too long"]
+GPTME = [r"maximum context length", r"context length exceeded", r"context window exceeded",
+         r"prompt is too long for the model", r"input is too long for the model", r"too many input tokens",
+         r'"code": "(context_length_exceeded|context_window_exceeded|request_too_large)"']
 # By what they take it for another error, which is tried again or ends the session.
 OTHERS = [r"string_above_max_length", r"rate[\s_-]*limit", r"too many requests", r"overloaded", r"\bquota\b",
-          r"request_too_large", r"payload too large"]
+          r"request_too_large", r"payload too large", r"throttl", r"credit balance", r"insufficient_quota"]
 CLIENTS = {  # name: (APIs that it speaks, patterns over the whole body)
     "pi and opencode": (("chat", "responses", "messages", "ollama", "native"), PI),
     "cline": (("chat", "responses", "ollama"), CLINE),
-    "litellm, aider and openhands": (("chat", "responses", "messages", "native"), LITELLM),
-    "openai SDK": (("chat", "responses", "text"), [r'"code": "context_length_exceeded"']),
-    "codex": (("responses",), [r'"code": "context_length_exceeded"']),
+    "litellm, aider, openhands, swe-agent and mini-swe-agent": (("chat", "text", "responses", "messages", "native"), LITELLM),
+    "openai SDK": (("chat", "responses", "text"), CODE),
+    "codex": (("responses",), CODE),
+    "dspy": (("chat", "responses"), CODE),
+    "crewai": (("chat", "text", "responses"), CREWAI),
+    "strands": (("chat", "responses"), STRANDS),
+    "strands, messages": (("messages",), [
+        r"prompt is too long:", r"input is too long", r"input length exceeds context window",
+        r"input and output tokens exceed your context limit"]),
+    "strands, mistral": (("chat",), [r"too large for model", r"maximum context length"]),
+    "strands, llama.cpp": (("chat", "native"), [r'"message": "[^"]*(context|kv cache|slot)']),
+    "strands, ollama": (("ollama",), [
+        r"the prompt is longer than the context length", r"the input length exceeds the context length",
+        r"exceeds the available context", r"exceeded max context length"]),
+    "agno": (("chat", "responses", "messages", "ollama"), AGNO),
+    "deepagents": (("chat", "responses", "messages"), DEEPAGENTS),
+    "gptme": (("chat", "text"), GPTME),
+    "langchain": (("chat", "responses", "text"), [
+        r"context_length_exceeded", r"input tokens exceed the configured limit", r"prompt is too long"]),
+    "langchain, messages": (("messages",), [r'"message": "[^"]*prompt is too long']),
+    "pydantic-ai": (("chat", "responses"), [*CODE, r"maximum context length", r"reduce the length of the messages"]),
+    "pydantic-ai, messages": (("messages",), [
+        r'"type": "invalid_request_error".*"message": "prompt is too long', r'"message": "prompt is too long.*"invalid_request_error"']),
     "claude code": (("messages",), [r"prompt is too long: (\d+) tokens > (\d+) maximum"]),
     "llama.cpp": (("native",), [r'"type": "exceed_context_size_error"']),
 }
@@ -396,7 +481,7 @@ def check_same_text(server):
         expect(f"{kv}: the last turn again", cached >= reply["usage"]["prompt_tokens"] - 1, reply["usage"])
 
 
-CHECKS = [check_same_text, check_files, check_fields, check_overflow, check_models, check_volatile, check_bodies]
+CHECKS = [check_same_text, check_files, check_fields, check_tools, check_overflow, check_models, check_volatile, check_bodies]
 
 
 def main():

@@ -127,6 +127,30 @@ def check_own_answers(server):
         {"role": "tool", "tool_name": "ls", "content": "r"}]})
 
 
+TYPED = tiny_model.TEMPLATE.replace("{% for message", "{% for tool in tools or [] %}{% set f = tool.function %}"
+                                    "{{ f.name + ':' + f.description }}({% for k, v in f.parameters.properties.items() %}"
+                                    "{{ k }}{% endfor %}){% endfor %}{% for message", 1).replace(
+    "{{'<|im_start|>' + message", "{% if message.role == 'assistant' and not message.content %}{{ raise_exception('empty') }}"
+    "{% endif %}{% if reasoning_effort | default('low') != 'low' %}{{ raise_exception('effort') }}{% endif %}{{'<|im_start|>' + message", 1)
+
+
+def check_strict_templates(server):
+    """Tools without description and parameters, empty answers and efforts, and a template that refuses them."""
+    for more in ({}, {"description": None, "parameters": None}, {"parameters": {}}, {"parameters": {"type": "object"}}):
+        tools = [{"type": "function", "function": {"name": "ls", **more}}]
+        text = prompt(server, {"messages": [ASK], "tools": tools})
+        expect(f"a tool with {more}", text.startswith("ls:()<|im_start|>"), text)
+    full = {"name": "ls", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    text = prompt(server, {"messages": [ASK], "tools": [{"type": "function", "function": full}]})
+    expect("a whole tool", text.startswith("ls:d(a)<|im_start|>"), text)
+    for empty in ({}, {"content": ""}, {"content": None}, {"content": "", "tool_calls": []}):
+        text = prompt(server, {"messages": [ASK, {"role": "assistant", **empty}, ASK]})
+        expect("an empty answer", text.count("user") == 1 and text.count("assistant") == 1, text)
+    for effort in ("low", "medium", "max"):
+        body = {"messages": [ASK], "reasoning_effort": effort}
+        expect(f"effort {effort}", prompt(server, body) == prompt(server, {"messages": [ASK]}) != "", prompt(server, body))
+
+
 def reordered(value):
     """The same JSON value, as another program would keep it: sorted keys, whole numbers without a point."""
     if isinstance(value, dict):
@@ -474,10 +498,17 @@ def check_form_and_tools(server, open_bias, brace_bias):
                else set(json.loads(item["content"][0]["text"])) == {"t"}, item)
 
 
-THINKING = tiny_model.TEMPLATE.replace("assistant\n'}}{% endif %}", "assistant\n<think>\n'}}{% endif %}")
+def thinking(opening):
+    """A template whose prompts open the thoughts."""
+    return tiny_model.TEMPLATE.replace("<|im_start|>assistant\n'}}{% endif %}", opening + "'}}{% endif %}")
 
 
-def check_budget(server):
+THINKING = [("<|im_start|>assistant\n<think>\n", []), ("<|im_start|>assistant\n<think>\n", ["<think>", "</think>"]),
+            ("<|im_start|>assistant\n[THINK]", ["[THINK]", "[/THINK]"]),
+            ("<|im_start|>assistant\n<|channel>thought\n", ["<|channel>", "<channel|>"])]
+
+
+def check_budget(server, end):
     """Thoughts end after a number of tokens, under the names of other servers. The model's weights are
     random, so it does not end them."""
     path = "/v1/chat/completions"
@@ -502,7 +533,7 @@ def check_budget(server):
                           for choice in event.get("choices", []))
         expect(str(given), message["content"] and content == message["content"], (message, content))
         if "reasoning_format" in given:
-            expect("the end is written", "</think>" in content, content)
+            expect("the end is written", end in content, content)
     message = served(server, "0", path, {**body, "reasoning_budget": 0})["choices"][0]["message"]
     expect("no thoughts", "reasoning_content" not in message and message["content"], message)
     message = served(server, "-1", path, {**body, "reasoning_budget": -1})["choices"][0]["message"]
@@ -542,11 +573,15 @@ def main():
         tiny_model.write_model(path, template=STRICT)
         with Server(program, model=path, directory=directory) as server:
             check_own_answers(server)
-        for words in ([], ["<think>", "</think>"]):
-            path = os.path.join(directory, f"think{len(words)}.gguf")
-            tiny_model.write_model(path, template=THINKING, words=words)
+        path = os.path.join(directory, "typed.gguf")
+        tiny_model.write_model(path, template=TYPED)
+        with Server(program, model=path, directory=directory) as server:
+            check_strict_templates(server)
+        for i, (opening, words) in enumerate(THINKING):
+            path = os.path.join(directory, f"think{i}.gguf")
+            tiny_model.write_model(path, template=thinking(opening), words=words)
             with Server(program, model=path, directory=directory) as server:
-                check_budget(server)
+                check_budget(server, words[-1] if words else "</think>")
         path = os.path.join(directory, "calls.gguf")
         tiny_model.write_model(path, words=[OPEN])
         with Server(program, model=path, directory=directory) as server:
