@@ -184,7 +184,7 @@ def check_tools(server):
 # ---- prompts that do not fit ----
 
 # By what clients notice that a conversation must be compacted: the words of their own sources.
-# pi's table, which opencode and others share; the others are those of packages on PyPI, November 2026.
+# pi's table, which opencode and others share; the others are of packages on PyPI, November 2026.
 PI = [r"prompt is too long", r"input is too long for requested model", r"exceeds the context window",
       r"input token count.*exceeds the maximum", r"maximum prompt length is \d+", r"reduce the length of the messages",
       r"maximum context length is \d+ tokens", r"exceeds the limit of \d+", r"exceeds the available context size",
