@@ -13,7 +13,10 @@
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+extern const char lk_commit[]; /* cmake/version.cmake writes it */
 
 /* In the order of help. */
 static const struct command commands[] = {
@@ -267,6 +270,17 @@ static int cmd_help(int argc, char **argv) {
     return command->run(command, 2, command_argv);
 }
 
+/* The first line has the version only, for scripts. packaging/launcher.c sets LOWKEY_CPU. */
+static void print_version(void) {
+    lk_device_info device;
+    const char *level = getenv("LOWKEY_CPU");
+    printf("lowkey %s\n", lk_version());
+    printf("commit %s, built by %s as %s\n", lk_commit, LOWKEY_COMPILER, LOWKEY_BUILD_TYPE);
+    if (level && *level) printf("for CPUs of level %s (LOWKEY_CPU)\n", level);
+    for (size_t i = 0; lk_device_list(i, &device); i++)
+        printf("device %s: %s\n", device.name, device.text);
+}
+
 int main(int argc, char **argv) {
     report_uncaught_exceptions();
     /* LC_CTYPE only: numbers are read and printed with a decimal point in every locale. */
@@ -280,10 +294,7 @@ int main(int argc, char **argv) {
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return flush_output(cmd_help(argc, argv));
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
-        lk_device_info device;
-        printf("lowkey %s\n", lk_version());
-        for (size_t i = 0; lk_device_list(i, &device); i++)
-            printf("device %s: %s\n", device.name, device.text);
+        print_version();
         return flush_output(STATUS_OK);
     }
     const struct command *command = find_command(name);

@@ -25,6 +25,10 @@ good
 says 'usage: lowkey COMMAND'
 good --version
 says 'lowkey '
+says 'commit '
+says ', built by '
+LOWKEY_CPU=some good --version
+says 'for CPUs of level some'
 "$experiments/../scripts/man-page" "$bin" >man || fail "scripts/man-page fails"
 good help --completion bash
 cp out completion
