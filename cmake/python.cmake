@@ -6,7 +6,8 @@ set_property(TARGET lowkey PROPERTY VERSION)
 set_property(TARGET lowkey PROPERTY SOVERSION)
 
 set(lk_generator ${PROJECT_SOURCE_DIR}/python/generate_api.py)
-set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_serve.h ${PROJECT_SOURCE_DIR}/include/lowkey_draft.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
+set(lk_headers ${PROJECT_SOURCE_DIR}/include/lowkey.h ${PROJECT_SOURCE_DIR}/include/lowkey_serve.h ${PROJECT_SOURCE_DIR}/include/lowkey_draft.h
+  ${PROJECT_SOURCE_DIR}/include/lowkey_cluster.h ${PROJECT_SOURCE_DIR}/include/lowkey_lab.h)
 add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/python/_api.py
   COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/python
   COMMAND ${Python_EXECUTABLE} ${lk_generator} ${PROJECT_BINARY_DIR}/python/_api.py ${lk_headers}

@@ -16,7 +16,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$LOWKEY_SOURCE/python/lowkey" "$work/lowkey"
-"$python" "$LOWKEY_SOURCE/python/generate_api.py" "$work/lowkey/_api.py" "$LOWKEY_SOURCE"/include/lowkey{,_lab}.h >/dev/null
+"$python" "$LOWKEY_SOURCE/python/generate_api.py" "$work/lowkey/_api.py" "$LOWKEY_SOURCE"/include/lowkey{,_serve,_draft,_cluster,_lab}.h >/dev/null
 export LOWKEY_BUILD PYTHONPATH=$work PYTHONDONTWRITEBYTECODE=1 LOWKEY_LIBRARY=$LOWKEY_BUILD/liblowkey.so
 
 cd "$LOWKEY_SOURCE/tests/python"
