@@ -62,7 +62,8 @@ static const struct default_model *choose_default_model(char **path) {
 /* Path of the fetch-model script, relative to the program in a build or an installation: free it.
  * NULL if it is missing. */
 static char *find_fetch_script(void) {
-    static const char *const folder[] = {"../scripts", "../../scripts", "../share/lowkey"};
+    static const char *const folder[] = {"../scripts", "../../scripts", "../share/lowkey",
+                                         "../../../share/lowkey"};
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {

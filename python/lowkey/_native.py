@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any, Callable, Optional
 
-from lowkey import _api
+from lowkey import _api, _level
 
 ffi: Any = _api.ffi
 
@@ -17,8 +17,10 @@ Progress = Callable[[int, int], Optional[bool]]
 
 def _library_path() -> str:
     # _api.py and the library are installed in the same folder, also by an editable install.
-    return os.environ.get("LOWKEY_LIBRARY") or str(
-        pathlib.Path(_api.__file__).with_name("liblowkey.so")
+    return (
+        os.environ.get("LOWKEY_LIBRARY")
+        or _level.library_path()
+        or str(pathlib.Path(_api.__file__).with_name("liblowkey.so"))
     )
 
 
