@@ -470,10 +470,14 @@ static double layer_cost(const struct estimate *e, int layer) {
 }
 
 /* The median of a layer and its neighbors: cost changes slowly with depth, and a single anchor may
- * be far off. The first two layers and the last one are different. */
+ * be far off. The first two layers and the last one are different. A norm after W_O scales each
+ * layer's output, and then neighbors say nothing. */
 static double smooth_cost(const struct estimate *e, int layer) {
+    const struct lk_net *net = e->m->model->net;
     double x = layer_cost(e, layer);
-    if (layer < 2 || layer + 1 >= e->loss->n_layer) return x;
+    if (layer < 2 || layer + 1 >= e->loss->n_layer ||
+        net->layer[model_layer(net, layer)].attn_post_norm)
+        return x;
     double a = layer_cost(e, layer - 1), b = layer_cost(e, layer + 1);
     return a > 0 && b > 0 ? fmax(fmin(a, b), fmin(fmax(a, b), x)) : x;
 }
