@@ -20,7 +20,7 @@
  *
  * --dry-run stops before the cache is allocated. The exit status says whether everything fits.
  * --check measures nothing. It compares the rows in the cache with rows that libllama computed, and
- * if DEPTH is at most 512, the next N_TOKENS greedy tokens with those of a computed context.
+ * if DEPTH is at most 512, the next N_TOKENS greedy tokens with a computed context's.
  *
  * libllama saves and loads the cache of a sequence as a state. Its format is private to libllama
  * (state_write and state_read in llama-kv-cache.cpp, of the version in scripts/deps):

@@ -444,10 +444,13 @@ typedef struct {
     uint64_t sidecar_bytes; /* of weight_bytes: what sessions share of the sidecar */
     uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
     uint64_t device_bytes;  /* weights and activations on the model's device, in no other number */
+    uint64_t device_cache_bytes; /* rows on the session's device, in whole slabs of the device and
+                                    with one to grow for each block size: part of cache_bytes, but
+                                    not of peak_bytes, which are in RAM */
 } lk_plan;
 
 /* Memory that a session with these options will need when it is full (n_tok is opts->n_ctx),
- * computed with the cache's own arithmetic. Only n_ctx and chunked_prefill are read. */
+ * computed with the cache's own arithmetic. Only n_ctx, chunked_prefill and device are read. */
 lk_status lk_plan_make(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        lk_plan *out, lk_err *err);
 

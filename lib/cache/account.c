@@ -128,21 +128,26 @@ static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok,
 lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
                             int64_t n_tok, struct lk_cache_needs *out, lk_err *err) {
     struct lk_ledger ledger = {0};
+    struct lk_cache_shape in_ram = *shape; /* counts need no memory of a device */
+    in_ram.device = NULL;
     struct lk_cache *cache;
-    lk_status status = lk_cache_alloc(&cache, recipe, shape, &ledger, err);
+    lk_status status = lk_cache_alloc(&cache, recipe, &in_ram, &ledger, err);
     if (status) return status;
-    uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE);
+    if (shape->device) cache->pool.slab_bytes = shape->device->slab_bytes;
+    uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE), slabs = 0;
     bool ok = true;
     for (int k = 0; k < lk_cache_n_kv(cache); k++)
         ok &= estimate_kv(cache, lk_cache_kv(cache, k), n_tok, &bytes);
     for (int i = 0; i < cache->pool.n_class; i++) {
         const struct lk_pool_class *class = &cache->pool.class[i];
         uint64_t n_slab = (class->n_reserved + class->n_block - 1) / class->n_block;
-        bytes += n_slab * class->n_block * class->size;
+        n_slab += shape->device != NULL; /* steps hold blocks for rows that will come */
+        slabs += n_slab * class->n_block * class->size;
     }
     uint64_t own, shared;
     lk_latent_levels_estimate(cache, &own, &shared);
-    struct lk_cache_needs needs = {.cache = bytes,
+    struct lk_cache_needs needs = {.cache = bytes + slabs,
+                                   .device = shape->device ? slabs : 0,
                                    .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) + own,
                                    .latents = shared,
                                    .derived = own,

@@ -48,6 +48,9 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
  * lk_cache_new, or if the recipe needs too many block sizes. */
 struct lk_cache_needs {
     uint64_t cache;   /* bytes held then */
+    uint64_t device;  /* of those in the memory of shape->device, in whole slabs, with a slab more
+                         of each block size: what is held is never more, and by less than two
+                         slabs of each size less */
     uint64_t scratch; /* of the cache's own */
     uint64_t latents; /* of the sidecar, shared by the sessions of this recipe (latent_levels.h) */
     uint64_t derived; /* of scratch: K's up-projection with the session's own statistics */

@@ -132,8 +132,7 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
     if (!status) status = lk_vocab_open(&model->vocab, is_part ? first : path, err);
     if (!status && !opts->header_only) status = start_threads(model, err);
     if (!status && !opts->header_only) status = lk_model_add_ropes(model, err);
-    if (!status && !opts->header_only)
-        status = lk_model_device(model, opts->cache_device, &model->cache_device, err);
+    if (!status) status = lk_model_device(model, opts->cache_device, &model->cache_device, err);
     if (status)
         lk_model_free(model);
     else

@@ -59,9 +59,13 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     bool chunked = recipe->eager || (opts && opts->chunked_prefill);
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     shape.place.share = share;
+    shape.device = model->cache_device;
     uint64_t states;
     struct lk_cache_needs needs;
-    lk_status status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
+    lk_status status = LK_OK;
+    if (opts && opts->device) /* opened once, and kept by the model */
+        status = lk_model_device((struct lk_model *)model, opts->device, &shape.device, err);
+    if (!status) status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
     if (!status) status = estimate_absorb(model, recipe, &states, err);
     if (status) return status;
     uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
@@ -89,9 +93,11 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .weight_bytes = model->net->weight_bytes - model->net->adapter_bytes + sidecar,
                      .scratch_bytes = logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
-                     .derived_bytes = needs.derived};
+                     .derived_bytes = needs.derived,
+                     .device_cache_bytes = needs.device};
     if (model->net->device) out->device_bytes = model->net->device_bytes + activations;
-    out->peak_bytes = out->weight_bytes + cache + out->scratch_bytes + hidden + exact + select;
+    out->peak_bytes =
+        out->weight_bytes + cache - needs.device + out->scratch_bytes + hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
 }

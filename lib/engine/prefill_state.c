@@ -62,23 +62,30 @@ lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
 lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_session *s,
                                  lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
-    if (!s->ledger.limit) return LK_OK;
+    uint64_t limit = s->ledger.limit, device_limit = s->rows.ledger.limit;
+    if (!limit && !device_limit) return LK_OK;
     struct lk_cache_needs needs;
     uint64_t held =
         lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) + lk_ledger_bytes(&s->ledger, LK_FOR_OTHER);
     lk_status status =
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status) return status;
-    uint64_t cache = needs.cache;
+    if (device_limit && needs.device > device_limit)
+        return lk_fail(err, LK_E_NOMEM,
+                       "%zu tokens need %.0f MiB of the memory of %s, but the limit is %.0f MiB; "
+                       "use a smaller recipe",
+                       p->n_tok, (double)needs.device / (1 << 20), s->rows.device->name,
+                       (double)device_limit / (1 << 20));
+    uint64_t cache = needs.cache - needs.device;
     uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + lk_prefill_exact_bytes(hp)) +
                      needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
-    if (held + cache + exact <= s->ledger.limit) return LK_OK;
+    if (!limit || held + cache + exact <= limit) return LK_OK;
     return lk_fail(
         err, LK_E_NOMEM,
         "%zu tokens need %.0f MiB (%.0f MiB of it cache), but the limit is %.0f MiB; use "
         "a smaller recipe or chunked prefill",
         p->n_tok, (double)(held + cache + exact) / (1 << 20), (double)cache / (1 << 20),
-        (double)s->ledger.limit / (1 << 20));
+        (double)limit / (1 << 20));
 }
 
 /* ---- a prefill that was cut short ---- */

@@ -55,8 +55,11 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "preset, recipe or file; may be repeated (default: every preset)", OPT_TEXTS, &a->kv},
              {'c', "ctx", "N[,N...]", "context lengths in tokens (default: as trained)",
               OPT_NUMBERS, &a->ctx, 1, MAX_TOKENS},
-             {0, "fit", "MIB", "find the largest context whose peak fits in MIB", OPT_INT, &a->fit,
-              1, 1 << 24},
+             {0, "fit", "MIB",
+              "find the largest context whose peak fits in MIB, or what it has on the device of "
+              "the "
+              "cache",
+              OPT_INT, &a->fit, 1, 1 << 24},
              {0, "stream", NULL, "plan for prefill through the compressed cache", OPT_FLAG,
               &a->stream},
              {0, "sessions", "N", "number of sessions that share the sidecar (default 1)", OPT_INT,
@@ -94,7 +97,8 @@ static bool fits(const struct stages *stages, const lk_recipe *recipe, size_t n_
     lk_plan plan;
     for (int i = 0; i < stages->n; i++)
         if (plan_tokens(stages->model[i], recipe, a, n_tok, &plan, NULL) ||
-            plan.peak_bytes > (uint64_t)a->fit << 20)
+            (plan.device_cache_bytes ? plan.device_bytes + plan.device_cache_bytes
+                                     : plan.peak_bytes) > (uint64_t)a->fit << 20)
             return false;
     return true;
 }
@@ -228,7 +232,7 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i s:I}", "kv",
+            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i s:I s:I}", "kv",
                       row[i].kv, "n_tok", (json_int_t)p->n_tok, "cache_bytes",
                       (json_int_t)p->cache_bytes, "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
                       json_number(compression_ratio(p)), "bits_per_value",
@@ -238,7 +242,8 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
                       "derived_bytes", (json_int_t)p->derived_bytes, "total_bytes",
                       (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
                       json_number(bits_with_sidecar(p, sessions)), "stage", row[i].stage,
-                      "device_bytes", (json_int_t)p->device_bytes));
+                      "device_bytes", (json_int_t)p->device_bytes, "device_cache_bytes",
+                      (json_int_t)p->device_cache_bytes));
     }
     if (a->speed) add_speed_json(list, row, a);
     int status = json_print(json_pack("{s:s s:o s:o s:I s:I}", "model", name, "plans", list,
@@ -350,6 +355,9 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
         print_paragraph(stdout, "On %s: %d of %d layers, %s with activations.", info.device,
                         info.n_device_layers, info.n_layer,
                         format_bytes(b, row[0].plan.device_bytes));
+    if (row[0].plan.device_cache_bytes)
+        print_paragraph(stdout, "The cache is on %s, in its slabs, and not part of the peak.",
+                        a->model.cache_device ? a->model.cache_device : a->model.device);
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));

@@ -54,7 +54,7 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
         {MODEL_RUN | planned | shown,
          {0, "layers", "N", "layers that the device computes (default: all)", OPT_INT,
           &args->layers, 1, 1024}},
-        {MODEL_RUN,
+        {MODEL_RUN | planned,
          {0, "cache-device", "NAME",
           "device that holds the cache and attends to it: one of 'lowkey info', or cpu (default: "
           "as --device if it can, else cpu)",
@@ -510,7 +510,8 @@ int check_memory(const struct session_args *args, const lk_model *model, const l
                  size_t n_tok) {
     lk_plan plan;
     uint64_t limit = session_limit(args);
-    if (!limit || !plan_session(args, model, recipe, n_tok, &plan) || plan.cache_bytes <= limit)
+    if (!limit || !plan_session(args, model, recipe, n_tok, &plan) ||
+        plan.cache_bytes - plan.device_cache_bytes <= limit)
         return STATUS_OK;
     return print_need(args, model, recipe, n_tok, &plan, limit);
 }

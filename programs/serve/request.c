@@ -468,7 +468,7 @@ static lk_status plan_prefill(const struct lk_request *request, const struct lk_
     lk_plan plan;
     lk_status status =
         lk_plan_make(opts->model, opts->recipe[request->recipe], &session, &plan, err);
-    uint64_t peak = status ? 0 : plan.peak_bytes - plan.weight_bytes;
+    uint64_t peak = status ? 0 : plan.peak_bytes - plan.weight_bytes + plan.device_cache_bytes;
     if (peak > *bytes) *bytes = peak;
     return status;
 }

@@ -25,6 +25,7 @@ class Plan:
     sidecar_bytes: int
     derived_bytes: int
     device_bytes: int
+    device_cache_bytes: int
 
 
 def plan(

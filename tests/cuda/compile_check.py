@@ -87,7 +87,7 @@ def shortest_pass(loop):
 
 
 def main_loops(listing):
-    """{kernel: [[instructions, of the ALU pipe, those of the shortest pass], ...]} of the innermost loops with integer matrix instructions, by size."""
+    """{kernel: [[instructions, ALU instructions, both of the shortest pass], ...]} of the innermost loops with integer matrix instructions, by size."""
     code, kernel = {}, None
     for line in listing.split("\n"):
         match = re.search(r"Function : (\S+)", line)

@@ -126,6 +126,29 @@ static void test_batch(void **state) {
     lk_model_free(model);
 }
 
+/* The plan of the session's tokens is at least what its rows take of the device, and less than two
+ * slabs of each block size more. */
+static void check_plan(const lk_session *s, const char *device) {
+    lk_session_opts opts = {.n_ctx = (int32_t)lk_session_n_tok(s), .device = device};
+    lk_plan plan;
+    assert_int_equal(lk_plan_make(s->model, s->recipe, &opts, &plan, NULL), LK_OK);
+    uint64_t held = lk_ledger_bytes(&s->rows.ledger, LK_FOR_CACHE) +
+                    atomic_load(&s->rows.ledger.borrowed),
+             rest = 0; /* a slab of each block size */
+    for (int i = 0; i < s->cache->pool.n_class; i++)
+        rest += (uint64_t)s->cache->pool.class[i].n_block * s->cache->pool.class[i].size;
+    if (held == 0 || plan.device_cache_bytes < held || plan.device_cache_bytes >= held + 2 * rest)
+        fail_msg("%s: the plan has %llu bytes of the device, the session %llu, slabs %llu",
+                 lk_recipe_text(s->recipe), (unsigned long long)plan.device_cache_bytes,
+                 (unsigned long long)held, (unsigned long long)rest);
+    assert_true(plan.cache_bytes >= plan.device_cache_bytes);
+    opts.device = "cpu";
+    lk_plan in_ram;
+    assert_int_equal(lk_plan_make(s->model, s->recipe, &opts, &in_ram, NULL), LK_OK);
+    assert_int_equal(in_ram.device_cache_bytes, 0);
+    assert_true(in_ram.peak_bytes > plan.peak_bytes);
+}
+
 /* Bytes of the device are counted and limited; without memory the session stays valid. */
 static void test_memory(void **state) {
     lk_model *model = open_preset("llama", CTX, 2);
@@ -144,12 +167,18 @@ static void test_memory(void **state) {
     assert_int_equal(in.device_bytes, 0);
     assert_int_equal(in.cache_bytes, out.cache_bytes);
     assert_true(out.device_bytes > out.code_bytes + out.exact_bytes);
+    check_plan(b, "pretend");
     lk_session_opts opts = on_device;
     opts.max_device_bytes = out.device_bytes * 3 / 4;
     lk_session *limited = new_session(model, recipe, &opts);
     assert_int_equal(lk_session_sync(limited, tok, PROMPT, NULL, &err), LK_E_NOMEM);
     assert_int_equal(lk_session_n_tok(limited), 0);
     sync_text(limited, tok, 20);
+    lk_session_free(limited);
+    opts.max_device_bytes = 1;
+    limited = new_session(model, recipe, &opts);
+    assert_int_equal(lk_session_sync(limited, tok, PROMPT, NULL, &err), LK_E_NOMEM);
+    assert_non_null(strstr(err.msg, "of the memory of pretend"));
     lk_session_free(limited);
     lk_session_free(a);
     lk_session_free(b);
@@ -235,6 +264,7 @@ static void emulate(lk_model *model, lk_session *exact, const int32_t *tok, cons
         fail_msg("%s: NMSE %.1e, the recipe's own %.1e", text, differs / energy / STEPS,
                  lost / energy / STEPS);
     assert_same_rows(a, b, text);
+    if (!strstr(text, "latent")) check_plan(b, "emulated");
     lk_session_free(a);
     lk_session_free(b);
     lk_recipe_free(recipe);
