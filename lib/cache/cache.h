@@ -42,8 +42,8 @@ struct lk_cache {
     struct lk_device_move *command[2];
     uint64_t sigma_at;
     size_t sigma_bytes;
-    struct lk_projecting *projecting; /* move_project.h; NULL: no level has latents */
-    int64_t reserved;                 /* tokens for which lk_cache_reserve has found memory */
+    struct lk_projecting *projecting[2]; /* move_project.h; NULL: no level has latents */
+    int64_t reserved;                    /* tokens for which lk_cache_reserve has found memory */
 };
 
 /* K and V of all layers as one array: K of layer 0, V of layer 0, K of layer 1, ... */

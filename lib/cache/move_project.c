@@ -7,7 +7,7 @@
 
 enum { MOVES = 8 /* at a time, at most */ };
 
-/* Room of a move: floats of LK_MAX_MOVE rows, latents and angles of the rotation. */
+/* Room of a thread's moves: floats of LK_MAX_MOVE rows, latents and angles of the rotation each. */
 struct lk_projecting {
     uint64_t at;                  /* [n_move] rows, [n_move] latents, [n_move] angles */
     size_t bytes;                 /* of all that */
@@ -47,15 +47,13 @@ static size_t list_bytes(const struct lk_projecting *p, size_t size) {
     return (size_t)p->n_move * p->n_head * size;
 }
 
-bool lk_projecting_new(struct lk_cache *cache) {
-    struct lk_projecting sizes = {0}, *p;
+static bool new_room(struct lk_cache *cache, const struct lk_projecting *sizes, int side) {
     struct lk_device *device = cache->shape.device;
     struct lk_ledger *ledger = cache->ledger;
-    measure(cache, &sizes);
-    if (sizes.n_move == 0) return true;
-    p = cache->projecting = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *p);
+    struct lk_projecting *p = lk_alloc(ledger, LK_FOR_SCRATCH, sizeof *p);
+    cache->projecting[side] = p;
     if (!p) return false;
-    *p = sizes;
+    *p = *sizes;
     p->read = lk_alloc(ledger, LK_FOR_SCRATCH, list_bytes(p, sizeof *p->read));
     p->write = lk_alloc(ledger, LK_FOR_SCRATCH, list_bytes(p, sizeof *p->write));
     p->project = lk_alloc(ledger, LK_FOR_SCRATCH, list_bytes(p, sizeof *p->project));
@@ -67,8 +65,14 @@ bool lk_projecting_new(struct lk_cache *cache) {
     return false;
 }
 
-void lk_projecting_free(struct lk_cache *cache) {
-    struct lk_projecting *p = cache->projecting;
+bool lk_projecting_new(struct lk_cache *cache) {
+    struct lk_projecting sizes = {0};
+    measure(cache, &sizes);
+    return sizes.n_move == 0 || (new_room(cache, &sizes, LK_K) && new_room(cache, &sizes, LK_V));
+}
+
+static void free_room(struct lk_cache *cache, int side) {
+    struct lk_projecting *p = cache->projecting[side];
     struct lk_device *device = cache->shape.device;
     if (!p) return;
     if (p->at) {
@@ -80,7 +84,11 @@ void lk_projecting_free(struct lk_cache *cache) {
     lk_release(cache->ledger, LK_FOR_SCRATCH, p->write, list_bytes(p, sizeof *p->write));
     lk_release(cache->ledger, LK_FOR_SCRATCH, p->project, list_bytes(p, sizeof *p->project));
     lk_release(cache->ledger, LK_FOR_SCRATCH, p, sizeof *p);
-    cache->projecting = NULL;
+    cache->projecting[side] = NULL;
+}
+
+void lk_projecting_free(struct lk_cache *cache) {
+    for (int side = 0; side < 2; side++) free_room(cache, side);
 }
 
 /* ---- a group of moves ---- */
@@ -88,6 +96,7 @@ void lk_projecting_free(struct lk_cache *cache) {
 /* Moves that run together, and how many commands they have. */
 struct group {
     struct lk_cache *cache;
+    struct lk_projecting *room;
     int n_move, n_read, n_project, n_write;
     const struct lk_move *rotated; /* whose angles are on the device, at `angles` */
     uint64_t angles;
@@ -99,7 +108,7 @@ static uint64_t room_of(const struct lk_projecting *p, int i, size_t before, siz
 
 /* Angles by which the keys of the move are un-rotated. Moves of many layers have the same. */
 static lk_status send_angles(struct group *g, const struct lk_move *m) {
-    struct lk_projecting *p = g->cache->projecting;
+    struct lk_projecting *p = g->room;
     struct lk_device *device = g->cache->shape.device;
     const struct lk_rope *rope = m->kv->level[m->to].rope;
     const struct lk_move *same = g->rotated;
@@ -149,7 +158,7 @@ static struct lk_device_project projection_of(const struct group *g, const struc
 static lk_status add_move(struct group *g, const struct lk_move *m) {
     const struct lk_kv *kv = m->kv;
     const struct lk_level *to = &kv->level[m->to];
-    struct lk_projecting *p = g->cache->projecting;
+    struct lk_projecting *p = g->room;
     struct lk_sigma_addresses sigma = {{kv->sigma_at[0], kv->sigma_at[1]}};
     uint64_t rows = room_of(p, g->n_move, 0, p->row),
              latents = room_of(p, g->n_move, p->row, p->latent);
@@ -165,21 +174,21 @@ static lk_status add_move(struct group *g, const struct lk_move *m) {
 
 static lk_status run_group(struct group *g) {
     struct lk_device *device = g->cache->shape.device;
-    struct lk_projecting *p = g->cache->projecting;
+    struct lk_projecting *p = g->room;
     lk_status status = device->call->move(device, p->read, NULL, (size_t)g->n_read, NULL);
     if (!status) status = device->call->project(device, p->project, (size_t)g->n_project, NULL);
     if (!status) status = device->call->move(device, p->write, NULL, (size_t)g->n_write, NULL);
-    *g = (struct group){.cache = g->cache};
+    *g = (struct group){.cache = g->cache, .room = p};
     return status;
 }
 
 lk_status lk_moves_project(struct lk_cache *cache, const struct lk_move *move, size_t n) {
-    struct group g = {.cache = cache};
+    struct group g = {.cache = cache, .room = cache->projecting[move[0].kv->side]};
     lk_status status = LK_OK;
     for (size_t i = 0; i < n && !status; i++) {
         if (!lk_move_projects(&move[i])) continue;
         status = add_move(&g, &move[i]);
-        if (!status && g.n_move == cache->projecting->n_move) status = run_group(&g);
+        if (!status && g.n_move == g.room->n_move) status = run_group(&g);
     }
     return status || g.n_move == 0 ? status : run_group(&g);
 }
