@@ -38,8 +38,9 @@ struct gpu_device {
     struct lk_device device; /* what the caller has; device.self is this struct */
     int number;
     struct gpu_card card;
-    std::mutex lock; /* one call at a time */
-    gpu_stream stream;
+    std::mutex lock;        /* one call at a time */
+    gpu_stream own, stream; /* the device's stream, and the one that commands are issued to now */
+    gpu_event turn;         /* orders the commands of one stream after those of the other */
     struct gpu_ring ring;
     struct gpu_buffer commands; /* of the calls that are being executed, in the stream's order */
     struct gpu_buffer scratch, tickets;

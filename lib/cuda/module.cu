@@ -1,6 +1,8 @@
-/* The device module: opens a card and executes the functions of device/device.h on one stream.
+/* The device module: opens a card and executes the functions of device/device.h on one stream at a
+ * time.
  *
- * All commands of a device are issued to its stream, so they take effect in the order of the calls.
+ * Commands of a device are issued to its own stream or to another library's, which wait for each
+ * other when they take turns. So they take effect in the order of the calls.
  * Structs of a command reach the card through a ring of pinned memory, and lie in one buffer there
  * that later commands overwrite: the stream's order makes that safe. */
 #include "codec/codec.h"
@@ -168,6 +170,17 @@ lk_status device_sync(struct lk_device *device, lk_err *err) {
     return gpu_check(gpu_stream_sync(gpu->stream), "sync", err);
 }
 
+lk_status device_follow(struct lk_device *device, void *stream, lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    gpu_stream next = stream ? (gpu_stream)stream : gpu->own;
+    if (next == gpu->stream) return LK_OK;
+    int error = gpu_event_record(gpu->turn, gpu->stream);
+    if (!error) error = gpu_stream_wait(next, gpu->turn);
+    if (!error || !stream) gpu->stream = next; /* back in any case */
+    return gpu_check(error, "stream", err);
+}
+
 /* ---- the device itself ---- */
 
 void device_memory(const struct lk_device *device, uint64_t *total, uint64_t *unused) {
@@ -178,11 +191,12 @@ void device_memory(const struct lk_device *device, uint64_t *total, uint64_t *un
 
 void device_close(struct lk_device *device) {
     struct gpu_device *gpu = gpu_device_of(device);
-    if (gpu->stream) gpu_stream_sync(gpu->stream);
+    if (gpu->own) gpu_stream_sync(gpu->own);
     for (struct gpu_buffer *buffer : {&gpu->commands, &gpu->scratch, &gpu->tickets})
         gpu_free(address(buffer->at));
     close_ring(&gpu->ring);
-    gpu_stream_destroy(gpu->stream);
+    gpu_event_destroy(gpu->turn);
+    gpu_stream_destroy(gpu->own);
     delete gpu;
 }
 
@@ -275,10 +289,10 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
 }
 
 const struct lk_device_functions the_functions = {
-    device_alloc,  device_free,          device_upload,  device_download,  device_copy,
-    device_clear,  device_move,          device_project, device_attend,    device_score,
-    device_sync,   device_latent_kernel, device_pack_up, device_pack_rope, device_refuses,
-    device_memory, device_close,
+    device_alloc,   device_free,   device_upload,        device_download, device_copy,
+    device_clear,   device_move,   device_project,       device_attend,   device_score,
+    device_sync,    device_follow, device_latent_kernel, device_pack_up,  device_pack_rope,
+    device_refuses, device_memory, device_close,
 };
 
 lk_status module_open(int number, struct lk_device **device, lk_err *err) {
@@ -290,7 +304,9 @@ lk_status module_open(int number, struct lk_device **device, lk_err *err) {
         return failed(err, LK_E_UNSUPPORTED, "open", "cards before sm_80 are not supported");
     }
     if (!error) error = gpu_select(number);
-    if (!error) error = gpu_stream_create(&gpu->stream);
+    if (!error) error = gpu_stream_create(&gpu->own);
+    gpu->stream = gpu->own;
+    if (!error) error = gpu_event_create(&gpu->turn);
     if (!error) error = open_ring(gpu);
     gpu->number = number;
     gpu->device.self = gpu;

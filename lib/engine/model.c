@@ -147,6 +147,7 @@ lk_status lk_model_open(lk_model **out, const char *path, const lk_model_opts *o
 static lk_status free_model(struct lk_op *op, lk_err *err) {
     struct lk_model *model = op->model;
     (void)err;
+    for (int i = 0; i < model->n_device; i++) model->device[i]->call->close(model->device[i]);
     if (model->pool) ggml_threadpool_free(model->pool);
     lk_vocab_free(model->vocab);
     lk_release(&model->ledger, LK_FOR_WEIGHTS, model->rope,
@@ -157,7 +158,6 @@ static lk_status free_model(struct lk_op *op, lk_err *err) {
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     lk_release(&model->ledger, LK_FOR_OTHER, model->parts, model->parts_bytes);
-    for (int i = 0; i < model->n_device; i++) model->device[i]->call->close(model->device[i]);
     pthread_mutex_destroy(&model->lock);
     pthread_mutex_destroy(&model->device_lock);
     free(model); /* not in a ledger */

@@ -197,6 +197,12 @@ static lk_status pretend_sync(struct lk_device *device, lk_err *err) {
     return LK_OK;
 }
 
+static lk_status pretend_follow(struct lk_device *device, void *stream, lk_err *err) {
+    (void)device;
+    if (!stream) return LK_OK;
+    return lk_fail(err, LK_E_UNSUPPORTED, "the pretend device has no streams");
+}
+
 /* ---- the device ---- */
 
 /* It attends as the CPU does. */
@@ -231,6 +237,7 @@ static const struct lk_device_functions functions = {.alloc = pretend_alloc,
                                                      .attend = pretend_attend,
                                                      .score = pretend_score,
                                                      .sync = pretend_sync,
+                                                     .follow = pretend_follow,
                                                      .refuses = pretend_refuses,
                                                      .memory = pretend_memory,
                                                      .close = pretend_close};
