@@ -253,8 +253,10 @@ static struct lk_moves *own_list(struct lk_cache *cache, struct lk_short_list *l
     return lk_moves_start(list, cache, cache->rows[side]);
 }
 
-lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
-                          int64_t n, lk_err *err) {
+/* Append rows where the list's moves read them. */
+static lk_status append_rows(struct lk_moves *list, int layer, enum lk_side side, const float *x,
+                             int64_t n, lk_err *err) {
+    struct lk_cache *cache = list->cache;
     struct lk_kv *kv = &cache->kv[layer][side];
     int64_t pos = kv->n_tok, n_sink = (int64_t)lk_level_sinks(kv->rule, kv->n_level) - pos;
     if (n_sink < 0) n_sink = 0;
@@ -266,22 +268,48 @@ lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, 
         lk_evict_append(evict, n, pos);
     }
     kv->n_tok += n;
+    const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
+    if (lk_moves_append(list, kv, 0, x, n_sink, pos) &&
+        lk_moves_append(list, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink))
+        return LK_OK;
+    return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+}
+
+lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
+                          int64_t n, lk_err *err) {
+    const struct lk_kv *kv = &cache->kv[layer][side];
     if (cache->shape.device && !kv->is_elsewhere) {
         x = lk_cache_upload_rows(cache, side, x, n, lk_kv_width(kv));
         if (!x) return lk_fail(err, LK_E_NOMEM, "no device memory for %lld new rows", (long long)n);
     }
     struct lk_short_list room;
     struct lk_moves *list = own_list(cache, &room, side);
-    const float *after_sinks = kv->is_elsewhere ? NULL : x + (size_t)n_sink * lk_kv_width(kv);
-    bool ok = lk_moves_append(list, kv, 0, x, n_sink, pos) &&
-              lk_moves_append(list, kv, kv->n_level - 1, after_sinks, n - n_sink, pos + n_sink);
+    lk_status status = append_rows(list, layer, side, x, n, err);
     lk_moves_run(list);
-    if (ok) return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "no memory for the cache of layer %d", layer);
+    return status;
+}
+
+lk_status lk_cache_append_there(struct lk_cache *cache, int layer, const uint64_t x[2], int64_t n,
+                                lk_err *err) {
+    struct lk_short_list room;
+    struct lk_moves *list = own_list(cache, &room, LK_K);
+    lk_status status = LK_OK;
+    for (int side = 0; side < 2 && !status; side++)
+        status =
+            append_rows(list, layer, (enum lk_side)side, (const float *)(uintptr_t)x[side], n, err);
+    lk_moves_run(list);
+    return status;
 }
 
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head) {
     lk_equalizer_observe(&cache->kv[layer][LK_K], q, n_tok, n_head);
+}
+
+bool lk_cache_observes(const struct lk_cache *cache, int layer) {
+    const struct lk_equalizer *equalizer = cache->kv[layer][LK_K].equalizer;
+    for (int i = 0; i < 2; i++)
+        if (equalizer[i].query_power && !equalizer[i].calibrated) return true;
+    return false;
 }
 
 /* Move rows that are old enough into older levels, in a layer that does not evict. */

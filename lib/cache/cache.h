@@ -74,6 +74,11 @@ void lk_cache_clear(struct lk_cache *cache);
 lk_status lk_cache_append(struct lk_cache *cache, int layer, enum lk_side side, const float *x,
                           int64_t n, lk_err *err);
 
+/* The same for K and V of a layer, whose rows x[side] are in the memory of the cache's device. They
+ * are read in the order of its commands. */
+lk_status lk_cache_append_there(struct lk_cache *cache, int layer, const uint64_t x[2], int64_t n,
+                                lk_err *err);
+
 /* The first half of lk_cache_age: move rows into older levels, but drop none that the newest
  * queries see. For eager recipes, before attention. Does nothing in a layer whose body has a limit:
  * rows are evicted after the newest queries have seen them. */
@@ -91,6 +96,9 @@ lk_status lk_cache_age_by(struct lk_moves *list, int layer, enum lk_side side, l
  * are computed, the power of each channel is summed (lk_equalizer_calibrate). Afterwards this does
  * nothing. */
 void lk_cache_observe(struct lk_cache *cache, int layer, const float *q, int n_tok, int n_head);
+
+/* Does a layer still need queries for that? */
+bool lk_cache_observes(const struct lk_cache *cache, int layer);
 
 /* Can the newest tokens be removed until n_tok remain? Only while all of them lie in the newest
  * level and nothing was evicted that an earlier query would see. lk_cache_truncate removes them;

@@ -133,13 +133,18 @@ static bool depends(const struct lk_move *later, const struct lk_move *earlier) 
     return false;
 }
 
+/* Does a move encode or decode with channel statistics? */
+static bool needs_sigma(const struct lk_move *m) {
+    return m->kv->rule[m->to].codec.sigma || (!m->x && m->kv->rule[m->from].codec.sigma);
+}
+
 /* What moves read besides rows: the channel statistics of their kv. */
 static lk_status send_sigma(struct lk_device *device, const struct lk_move *move, size_t n) {
     const struct lk_kv *sent = NULL;
     lk_status status = LK_OK;
     for (size_t m = 0; m < n; m++) {
         const struct lk_kv *kv = move[m].kv;
-        if (kv == sent) continue;
+        if (kv == sent || !needs_sigma(&move[m])) continue;
         for (int i = 0; i < 2 && !status; i++)
             if (kv->sigma_at[i] && kv->equalizer[i].calibrated)
                 status = device->call->upload(device, kv->sigma_at[i], kv->equalizer[i].sigma,
