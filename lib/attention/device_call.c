@@ -318,7 +318,7 @@ static struct packet_parts put_parts(struct packet *p, const struct lk_attn *att
     return parts;
 }
 
-/* Address of the queries of a token, and of its partials of a range. */
+/* Address of the queries of a token, of its partials of a range, and of its results, or 0. */
 static uint64_t queries_at(const struct lk_attn *attn, bool shifted, int token) {
     size_t row = (size_t)(shifted ? attn->n_tok + token : token) * attn->n_head;
     return (uint64_t)(uintptr_t)(attn->q + row * (attn->d_head + attn->d_rope));
@@ -326,6 +326,11 @@ static uint64_t queries_at(const struct lk_attn *attn, bool shifted, int token) 
 static uint64_t partials_at(const struct lk_attn *attn, int range, int token) {
     size_t row = ((size_t)range * attn->n_tok + token) * attn->n_head;
     return (uint64_t)(uintptr_t)(attn->partial + row * (attn->d_head + LK_ATTN_SUMS));
+}
+
+static uint64_t results_at(const struct lk_attn *attn, int token) {
+    size_t row = (size_t)token * attn->n_head;
+    return attn->out ? (uint64_t)(uintptr_t)(attn->out + row * attn->d_head) : 0;
 }
 
 static bool uses_sigma(const struct lk_attn *attn, enum lk_side side, int range) {
@@ -378,7 +383,9 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
     *call = (struct lk_device_attend){
         .q = queries_at(attn, false, piece->token),
         .q_shifted = lk_attn_device_shifts(attn) ? queries_at(attn, true, piece->token) : 0,
-        .partial = partials_at(attn, piece->range, piece->token),
+        .out = results_at(attn, piece->token),
+        .partial = attn->out ? 0 : partials_at(attn, piece->range, piece->token),
+        .sink = attn->out ? parts.sink : 0,
         .k_sigma = uses_sigma(attn, LK_K, piece->range) ? parts.sigma[LK_K] : 0,
         .v_sigma = uses_sigma(attn, LK_V, piece->range) ? parts.sigma[LK_V] : 0,
         .levels = parts.levels,

@@ -28,7 +28,8 @@ struct lk_device_piece {
 };
 
 /* Describe a piece of a call. It leaves partials of its range: acc, m, l for each token and head,
- * without sinks and extra partials, which lk_attn_combine adds. attn->q, attn->partial and blocks
+ * without sinks and extra partials, which lk_attn_combine adds. If the call has attn->out, and one
+ * range, it leaves the result there instead. attn->q, attn->out, attn->partial and blocks
  * (lk_kv_block) are addresses of the device.
  *
  * Returns the bytes of the packet, a multiple of 16, which is the same for all pieces. packet: room
