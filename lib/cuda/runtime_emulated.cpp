@@ -280,3 +280,13 @@ const char *gpu_error_text(int error) {
 int gpu_is_out_of_memory(int error) { return error == GPU_NO_MEMORY; }
 int gpu_no_memory(void) { return GPU_NO_MEMORY; }
 int gpu_bad_launch(void) { return GPU_BAD_LAUNCH; }
+
+static int issue(gpu_stream stream, void (*command)(void *user), void *user) {
+    return gpu_emulated_issue(stream, [=] { command(user); });
+}
+
+extern "C" {
+extern __attribute__((visibility("default"))) const struct gpu_emulated_card lk_emulated_card;
+const struct gpu_emulated_card lk_emulated_card = {
+    gpu_alloc, gpu_free, gpu_stream_create, gpu_stream_destroy, gpu_stream_sync, issue};
+}
