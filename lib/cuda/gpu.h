@@ -40,7 +40,7 @@ struct gpu_device {
     struct gpu_card card;
     std::mutex lock;        /* one call at a time */
     gpu_stream own, stream; /* the device's stream, and the one that commands are issued to now */
-    gpu_event turn;         /* orders the commands of one stream after those of the other */
+    gpu_event turn;         /* orders commands when the streams take turns */
     struct gpu_ring ring;
     struct gpu_buffer commands; /* of the calls that are being executed, in the stream's order */
     struct gpu_buffer scratch, tickets;

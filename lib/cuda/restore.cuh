@@ -265,7 +265,7 @@ struct restore_kernel {
     }
 };
 
-/* Add the partials of a launch to those of the calls, or put them there if a call has no other
+/* Add the partials of a launch to the calls' own, or put them there if a call has no other
  * segments. Grid: x tokens * heads; y calls. */
 struct restore_join {
     typedef restore_launch args;

@@ -15,11 +15,11 @@
  * before the next one starts. A call may return earlier than that, but it does not use memory of
  * the host after it has returned, except that `download` returns when the bytes are there.
  *
- * Streams. Another library may work on the same device in a stream of its own, as ggml does. Between
- * follow(stream) and follow(NULL) commands are in that stream: they come after what the library has
- * issued there, and before what it issues there afterwards. They keep their order among each other.
- * So neither side waits on the host. The library must not issue to its stream between these two,
- * nor record it for a graph.
+ * Streams. Another library may work on the same device in a stream of its own, as ggml does.
+ * Between follow(stream) and follow(NULL) commands are in that stream: they come after what the
+ * library has issued there, and before what it issues there afterwards. They keep their order among
+ * each other. So neither side waits on the host. The library must not issue to its stream between
+ * these two, nor record it for a graph.
  *
  * Errors. A command that cannot be executed returns a status. A fault that the device notices later
  * is the status of a later command or of `sync`. After a fault every `sync` fails, so a caller may

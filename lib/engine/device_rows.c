@@ -326,7 +326,8 @@ static lk_status send_queries(struct lk_session *s, const struct lk_attn *attn) 
     return device->call->upload(device, rows->q.at + size, rows->shifted, size, NULL);
 }
 
-void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
+/* Attend with queries in RAM. */
+static lk_status attend_from_ram(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
     struct lk_attn call[LK_DEVICE_CALLS] = {0};
     struct lk_device *device = seq[0]->session->rows.device;
     lk_status status = LK_OK;
@@ -341,6 +342,12 @@ void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, siz
         status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
                                         n_float * sizeof(float), NULL);
     }
+    return status;
+}
+
+void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
+    lk_status status =
+        attn[0].out ? attend_by_commands(seq, attn, n) : attend_from_ram(seq, attn, n);
     for (size_t i = 0; i < n && status; i++) seq[i]->failed = status;
 }
 
@@ -370,9 +377,13 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
         status = lk_cache_age_by(list, k / 2, kv->side, NULL);
     }
     lk_moves_run(list);
-    lk_status fault = lk_device_settle(seq->session, NULL);
-    if (!status) status = fault;
     if (status) seq->failed = status;
+}
+
+void lk_device_finish(struct lk_seq *seq, bool aged, float *scratch) {
+    if (!aged) lk_device_age(seq, scratch);
+    lk_status fault = lk_device_settle(seq->session, NULL);
+    if (fault && !seq->failed) seq->failed = fault;
 }
 
 lk_status lk_device_settle(struct lk_session *s, lk_err *err) {

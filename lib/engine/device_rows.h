@@ -67,15 +67,19 @@ size_t lk_device_partial_floats(const struct lk_session *session, int n_tok);
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err);
 
 /* Attend: attn[i] is the call of sequence seq[i], all on the same device. n <= LK_DEVICE_CALLS.
- * Partials come to attn[i].partial. A sequence that cannot attend is marked as failed. */
+ * Partials come to attn[i].partial; if the calls have `out`, q and out are in the device's memory
+ * and nothing comes. A sequence that cannot attend is marked as failed. */
 enum { LK_DEVICE_CALLS = 64 };
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n);
 
 /* After lk_device_attend in the same layer: add the weights of rows to seq->attn_scores. */
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last);
 
-/* Age the rows of all layers, and wait for the device. scratch: lk_moves_scratch_floats. */
+/* Age the rows of all layers. scratch: lk_moves_scratch_floats. */
 void lk_device_age(struct lk_seq *seq, float *scratch);
+
+/* The end of a pass: the same unless they are aged, and wait for the device. */
+void lk_device_finish(struct lk_seq *seq, bool aged, float *scratch);
 
 /* Wait until the session's rows on its device are as the host has ordered. LK_E_NOMEM or LK_E_IO if
  * a command has failed: the rows are not to be used then. */

@@ -47,7 +47,7 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
     graph->n_piece = 1;
     graph->n_link = 0;
     lk_status status = lk_cxx_call(create_graph, graph, err);
-    graph->piece[0] = (struct lk_piece){graph->graph, LK_ON_CPU};
+    graph->piece[0] = (struct lk_piece){.graph = graph->graph, .place = LK_ON_CPU};
     return status;
 }
 
@@ -55,14 +55,26 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
 
 void lk_graph_set_device(struct lk_graph *graph, const struct lk_model *model, int n_layer) {
     graph->device = model->net->device;
-    graph->max_piece =
-        graph->device ? 2 * n_layer + 2 : 0; /* CPU, [device, CPU] ..., device, CPU */
+    /* CPU, device, [commands, CPU, device] ..., commands, CPU */
+    graph->max_piece = graph->device ? 3 * n_layer + 3 : 0;
+}
+
+static struct lk_piece *add_piece(struct lk_graph *graph, enum lk_graph_place place) {
+    struct lk_piece *piece = &graph->piece[graph->n_piece++];
+    graph->graph = ggml_new_graph_custom(graph->ctx, LK_PIECE_NODES, false);
+    *piece = (struct lk_piece){.graph = graph->graph, .place = place};
+    return piece;
 }
 
 void lk_graph_enter(struct lk_graph *graph, enum lk_graph_place place) {
-    if (!graph->device || graph->piece[graph->n_piece - 1].place == place) return;
-    graph->graph = ggml_new_graph_custom(graph->ctx, LK_PIECE_NODES, false);
-    graph->piece[graph->n_piece++] = (struct lk_piece){graph->graph, place};
+    const struct lk_piece *current = &graph->piece[graph->n_piece - 1];
+    if (graph->device && (current->place != place || current->issue)) add_piece(graph, place);
+}
+
+void lk_graph_command(struct lk_graph *graph, lk_graph_commands issue, void *user) {
+    struct lk_piece *piece = add_piece(graph, LK_ON_DEVICE);
+    piece->issue = issue;
+    piece->user = user;
 }
 
 /* The piece that a tensor was created in. A graph's header precedes its tensors' in memory. -1: it
@@ -388,6 +400,10 @@ static void compute_graph(void *arg) {
     for (int i = 0; c->status == GGML_STATUS_SUCCESS && i < c->graph->n_piece; i++) {
         struct ggml_cgraph *nodes = c->graph->piece[i].graph;
         copy_links(c->graph, i);
+        if (c->graph->piece[i].issue) {
+            c->graph->piece[i].issue(c->graph->piece[i].user);
+            continue;
+        }
         if (i > 0 && ggml_graph_n_nodes(nodes) == 0) continue;
         if (c->graph->piece[i].place == LK_ON_DEVICE) {
             c->status = ggml_backend_graph_compute_async(c->graph->device->backend, nodes);

@@ -14,6 +14,9 @@
  *   CPU      inputs, embeddings |             | store, attend |                    | ...
  *   device                      | pre of l    |               | post of l, pre l+1 |
  *
+ * If a session's rows are on the same device, store and attend are pieces of commands to it
+ * (lk_graph_command), whose operands stay there, and nothing waits between the layers.
+ *
  * lk_graph_enter starts a piece, and lk_graph_use makes a tensor of an earlier piece an operand of
  * the current one. What pieces exchange has memory of its own, so that pieces of one place share
  * the memory of everything else. Only the host writes inputs and reads outputs: inputs belong to
@@ -29,10 +32,15 @@
 
 enum lk_graph_place { LK_ON_CPU, LK_ON_DEVICE, LK_GRAPH_PLACES };
 
+/* Issues commands to a device. Their operands' data are addresses of the device. */
+typedef void (*lk_graph_commands)(void *user);
+
 /* Nodes that are computed together. Headers of its tensors follow each other in lk_graph.mem. */
 struct lk_piece {
     struct ggml_cgraph *graph;
     enum lk_graph_place place;
+    lk_graph_commands issue; /* instead of nodes, on a device; or NULL */
+    void *user;
 };
 
 /* A tensor that another piece than its own uses. */
@@ -72,6 +80,7 @@ struct lk_graph {
     int n_tok, n_out;
     bool needs_scores; /* it accumulates attention scores for eviction policies */
     bool divided;      /* it gathers partial attention of several processes */
+    bool on_card;      /* rows and weights are on one device (lk_pass_on_card) */
 
     /* Set before lk_graph_begin. */
     bool grads; /* room for a backward graph */
@@ -96,6 +105,10 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
 /* Continue in `place`: nodes that are created from now on are computed there, after all earlier
  * nodes. Does nothing if the current piece is there, or if the graph has no device. */
 void lk_graph_enter(struct lk_graph *graph, enum lk_graph_place place);
+
+/* Add a piece that calls issue(user) in its turn. Tensors that are created for it have no
+ * operations: the commands write them. The next nodes need lk_graph_enter. */
+void lk_graph_command(struct lk_graph *graph, lk_graph_commands issue, void *user);
 
 /* The tensor t, of this piece or of an earlier one, as an operand of nodes of the current piece.
  * NULL if t is NULL. */

@@ -2,7 +2,8 @@
 #include "engine/pass.h"
 
 #include "attention/latents.h"
-#include "attention/read.h"
+#include "engine/on_card.h"
+#include "engine/pass_calls.h"
 #include "engine/recurrent.h"
 #include "engine/session_state.h"
 
@@ -40,28 +41,6 @@ struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer) {
                                  .heads = lk_hparams_heads(hp, layer),
                                  .stores = !lk_hparams_shares(hp, layer),
                                  .observes = true};
-}
-
-struct lk_attn lk_pass_attn(const struct lk_layer_job *job) {
-    struct lk_attn attn = job->pass->attn;
-    attn.n_head_kv = job->heads.n_kv;
-    attn.d_head = job->heads.d;
-    return attn;
-}
-
-size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread) {
-    size_t full = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + latent, n_tok,
-                                         n_thread),
-           swa = lk_attn_partial_floats(hp->n_head, hp->n_head_kv_swa, hp->d_head_swa + latent,
-                                        n_tok, n_thread);
-    return full > swa ? full : swa;
-}
-
-size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                           const struct lk_hparams *hp) {
-    size_t full = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
-           swa = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa, hp->d_head_swa);
-    return full > swa ? full : swa;
 }
 
 void lk_pass_free(struct lk_pass *pass) {
@@ -161,36 +140,6 @@ static lk_status reserve_devices(struct lk_pass *pass, lk_err *err) {
 
 /* ---- custom nodes: thread ith of nth does its share for every sequence ---- */
 
-/* The queries of row `row` of a matrix of all rows [n_row][n_head][d_head + d_rope]. */
-static const float *row_queries(const struct lk_attn *attn, const struct ggml_tensor *q, int row) {
-    return (const float *)q->data + (size_t)row * attn->n_head * (attn->d_head + attn->d_rope);
-}
-
-/* The attention call of sequence i in the job's layer. q and out are matrices of all rows,
- * [n_row][n_head][d_head + d_rope] and [n_row][n_head * d_head], or NULL. */
-static struct lk_attn seq_attn(const struct lk_layer_job *job, size_t i,
-                               const struct ggml_tensor *q, const struct ggml_tensor *out) {
-    const struct lk_seq *seq = &job->pass->seq[i];
-    const struct lk_kv *cache = seq->session->cache->kv[job->index];
-    struct lk_attn attn = lk_pass_attn(job);
-    attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
-    attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
-    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
-    const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
-    if (sinks) attn.sink = sinks->data;
-    attn.n_tok = seq->n_tok;
-    attn.thread_offset = (int)i;
-    if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
-    attn.read_scratch = seq->session->read_scratch;
-    attn.read_floats = seq->session->read_floats;
-    if (attn.read > 0) attn.read_count = seq->session->read_count;
-    attn.partial += seq->partial;
-    attn.restored = lk_device_has_rows(seq) && !seq->session->rows.device->uses_host;
-    if (q) attn.q = row_queries(&attn, q, seq->row);
-    if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
-    return attn;
-}
-
 /* Append a sequence's rows of x [n_row][width] to its cache. If its recipe is eager, rows that are
  * old enough are encoded before any query attends to them. */
 static lk_status store_rows(const struct lk_layer_job *job, const struct lk_seq *seq,
@@ -213,38 +162,19 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         struct lk_cache *cache = seq->session->cache;
         enum lk_side side = task % 2 ? LK_V : LK_K;
         if (seq->failed) continue;
-        const float *q = row_queries(&a, dst->src[0], seq->row);
+        const float *q = lk_pass_queries(&a, dst->src[0], seq->row);
         if (side == LK_K && job->stores && job->observes)
             lk_cache_observe(cache, job->index, q, seq->n_tok, a.n_head);
         lk_status status = job->stores ? store_rows(job, seq, side, dst->src[1 + side]) : LK_OK;
         if (status) {
             seq->failed = status;
         } else if (side == LK_K) {
-            struct lk_attn attn = seq_attn(job, task / 2, NULL, NULL);
+            struct lk_attn attn = lk_pass_seq_attn(job, task / 2, NULL, NULL);
             seq->n_range = lk_device_has_rows(seq) ? lk_device_ranges(seq, &attn)
                                                    : lk_attn_ranges(&attn, attn.k, attn.v);
             seq->attn_scores = cache->evict[job->index].score;
         }
     }
-}
-
-/* Attention of the sequences whose rows are on devices: as many calls at once as are on one. */
-static void attend_on_devices(const struct lk_layer_job *job, const struct ggml_tensor *q) {
-    struct lk_seq *seq[LK_DEVICE_CALLS];
-    struct lk_attn call[LK_DEVICE_CALLS];
-    size_t n = 0;
-    for (size_t i = 0; i < job->pass->n_seq; i++) {
-        struct lk_seq *next = &job->pass->seq[i];
-        if (next->failed || !lk_device_has_rows(next)) continue;
-        if (n > 0 &&
-            (n == LK_DEVICE_CALLS || next->session->rows.device != seq[0]->session->rows.device)) {
-            lk_device_attend(seq, call, n);
-            n = 0;
-        }
-        seq[n] = next;
-        call[n++] = seq_attn(job, i, q, NULL);
-    }
-    if (n > 0) lk_device_attend(seq, call, n);
 }
 
 /* src: q, and the node to wait for. */
@@ -253,14 +183,14 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         struct lk_seq *seq = &job->pass->seq[i];
         if (seq->failed) continue;
-        struct lk_attn attn = seq_attn(job, i, dst->src[0], NULL);
+        struct lk_attn attn = lk_pass_seq_attn(job, i, dst->src[0], NULL);
         const struct lk_watch *watch = &seq->session->watch;
         if (ith == 0 && job->stores && watch->on_attention)
             watch->on_attention(watch->user, job->index, &attn);
         if (!lk_device_has_rows(seq)) lk_attn_items(&attn, ith, nth);
         if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
     }
-    if (ith == 0) attend_on_devices(job, dst->src[0]);
+    if (ith == 0) lk_pass_attend_on_devices(job, dst->src[0], NULL);
 }
 
 /* src: the node to wait for, and q. Adds the attention scores of rows for policies that need
@@ -271,7 +201,7 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
         struct lk_seq *seq = &job->pass->seq[i];
         const struct lk_evict *evict = seq->session->cache->kv[job->index][LK_K].evict;
         if (seq->failed || !evict || !evict->needs_scores) continue;
-        struct lk_attn attn = seq_attn(job, i, dst->src[1], NULL);
+        struct lk_attn attn = lk_pass_seq_attn(job, i, dst->src[1], NULL);
         bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
         if (!lk_device_has_rows(seq))
             lk_attn_accumulate_scores(&attn, seq->n_range, last, seq->attn_scores, ith, nth);
@@ -290,7 +220,7 @@ static size_t joined_floats(const struct lk_attn *attn) {
 static size_t joined_before(const struct lk_layer_job *job, size_t n) {
     size_t sum = 0;
     for (size_t i = 0; i < n; i++) {
-        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
+        struct lk_attn attn = lk_pass_seq_attn(job, i, NULL, NULL);
         if (lk_kv_is_divided(attn.k)) sum += joined_floats(&attn);
     }
     return sum;
@@ -303,7 +233,7 @@ static void join_node(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     (void)dst;
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         const struct lk_seq *seq = &job->pass->seq[i];
-        struct lk_attn attn = seq_attn(job, i, NULL, NULL);
+        struct lk_attn attn = lk_pass_seq_attn(job, i, NULL, NULL);
         if (!lk_kv_is_divided(attn.k)) continue;
         if (!seq->failed)
             lk_attn_join(&attn, seq->n_range, joined, ith, nth);
@@ -337,11 +267,11 @@ static void combine_node(struct ggml_tensor *dst, int ith, int nth, void *userda
     struct lk_layer_job *job = userdata;
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         struct lk_seq *seq = &job->pass->seq[i];
-        struct lk_attn attn = seq_attn(job, i, NULL, dst);
+        struct lk_attn attn = lk_pass_seq_attn(job, i, NULL, dst);
         if (seq->absorb) attn.extra_partial = seq->absorb->partial;
         const struct lk_watch *watch = &seq->session->watch;
         if (ith == 0 && job->stores && !seq->failed && watch->on_partials) {
-            attn.q = row_queries(&attn, dst->src[1], seq->row);
+            attn.q = lk_pass_queries(&attn, dst->src[1], seq->row);
             watch->on_partials(watch->user, job->index, &attn, seq->n_range);
         }
         int n_range = lk_kv_is_divided(attn.k) ? use_gathered(job, i, &attn) : seq->n_range;
@@ -372,7 +302,7 @@ static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
     }
     for (size_t i = (size_t)ith; i < pass->n_seq; i += (size_t)nth)
         if (!pass->seq[i].failed && pass->seq[i].session->rows.device)
-            lk_device_age(&pass->seq[i], scratch);
+            lk_device_finish(&pass->seq[i], pass->graph.on_card, scratch);
 }
 
 /* True if any layer of any sequence has a policy that needs attention scores. */
@@ -425,17 +355,18 @@ static enum lk_graph_place place_of(const struct lk_net *net, int layer) {
 }
 
 struct lk_qkv lk_pre_nodes(struct lk_graph *g, const struct lk_net *net, int layer,
-                           struct ggml_tensor *x, struct ggml_tensor *pos,
-                           struct ggml_tensor *tok) {
+                           struct ggml_tensor *x, struct ggml_tensor *pos) {
     lk_graph_enter(g, place_of(net, layer));
-    struct lk_qkv pre =
-        net->family->pre(net, g->ctx, layer, lk_graph_use(g, x), lk_graph_use(g, pos));
+    return net->family->pre(net, g->ctx, layer, lk_graph_use(g, x), lk_graph_use(g, pos));
+}
+
+void lk_pre_to_cpu(struct lk_graph *g, const struct lk_net *net, int layer, struct ggml_tensor *tok,
+                   struct lk_qkv *pre) {
     lk_graph_enter(g, LK_ON_CPU);
-    struct ggml_tensor **used[] = {&pre.q, &pre.k, &pre.v, &pre.mixed, &pre.decay, &pre.beta};
+    struct ggml_tensor **used[] = {&pre->q, &pre->k, &pre->v, &pre->mixed, &pre->decay, &pre->beta};
     for (size_t i = 0; i < sizeof used / sizeof *used; i++) *used[i] = lk_graph_use(g, *used[i]);
     if (net->family->token_input)
-        pre.tok = net->family->token_input(net, g->ctx, layer, lk_graph_use(g, tok));
-    return pre;
+        pre->tok = net->family->token_input(net, g->ctx, layer, lk_graph_use(g, tok));
 }
 
 struct ggml_tensor *lk_post_nodes(struct lk_graph *g, const struct lk_net *net, int layer,
@@ -476,9 +407,10 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     lk_status status = lk_pass_reserve_attn(pass, err);
     if (!status) status = reserve_devices(pass, err);
     if (status) return status;
-    bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass);
+    bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass),
+         on_card = lk_pass_on_card(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
-        g->divided == divided)
+        g->divided == divided && g->on_card == on_card)
         return LK_OK;
     lk_graph_set_device(g, pass->model, net->hp.n_layer);
     status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
@@ -493,19 +425,24 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         x = g->x_in = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, net->hp.n_embd, n_row);
         ggml_set_input(g->x_in);
     }
+    if (on_card) lk_card_token_inputs(pass);
     for (int layer = net->first_layer; layer < net->end_layer; layer++) {
         struct lk_layer_job *job = &pass->job[layer];
-        struct lk_qkv pre = lk_pre_nodes(g, net, layer, x, g->pos, g->tok);
+        struct lk_qkv pre = lk_pre_nodes(g, net, layer, x, g->pos);
         struct ggml_tensor *attn;
-        if (net->hp.is_recurrent[layer]) {
-            attn = lk_recurrence_nodes(g->ctx, job, &pre);
+        if (on_card && lk_card_has_layer(net, layer)) {
+            attn = lk_card_attention(g, job, &pre);
         } else {
-            attn = lk_attention_nodes(g->ctx, job, &pre, lk_store_nodes(g->ctx, job, &pre));
+            lk_pre_to_cpu(g, net, layer, g->tok, &pre);
+            attn = net->hp.is_recurrent[layer]
+                       ? lk_recurrence_nodes(g->ctx, job, &pre)
+                       : lk_attention_nodes(g->ctx, job, &pre, lk_store_nodes(g->ctx, job, &pre));
         }
         x = lk_post_nodes(g, net, layer, &pre, attn);
     }
     if (g->out) x = ggml_get_rows(g->ctx, x, lk_graph_use(g, g->out));
     if (last) x = net->family->head(net, g->ctx, x);
+    if (on_card) lk_card_age(pass);
     lk_graph_enter(g, LK_ON_CPU);
     x = lk_graph_use(g, x);
     if (last)
@@ -522,5 +459,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->n_out = n_out;
     g->needs_scores = needs_scores;
     g->divided = divided;
+    g->on_card = on_card;
     return LK_OK;
 }

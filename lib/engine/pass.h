@@ -13,7 +13,7 @@
  *   age       re-encodes cache rows of all layers that are old enough
  *
  * A layer that attends to the rows of an earlier one stores none. Statistics of queries and scores
- * for policies are those of the layer that stored the rows. In a recurrent layer, the custom nodes
+ * for policies belong to the layer that stored the rows. In a recurrent layer, the custom nodes
  * update the sequences' states instead. Rows age once no layer reads them any more, so that a
  * device moves the rows of all layers at once.
  *
@@ -46,14 +46,16 @@ struct lk_seq {
     _Atomic int failed; /* lk_status of a custom node that failed; the following ones skip it */
 };
 
-/* userdata of the custom nodes of one layer. */
+/* userdata of the custom nodes, or of the commands to a device, of one layer. */
 struct lk_layer_job {
     struct lk_pass *pass;
     int layer; /* of the model */
     int index; /* of the layer among those of its kind: with a cache, or recurrent */
     struct lk_layer_heads heads; /* of a layer with attention */
-    bool stores;                 /* it has K and V of its own: not those of an earlier layer */
+    bool stores;                 /* it has K and V of its own: not an earlier layer's */
     bool observes; /* queries are shown to the caches; not if their rows are dropped again */
+    struct ggml_tensor *tok;               /* on_card.h: the layer's token input, or NULL */
+    struct ggml_tensor *q, *rows[2], *out; /* on_card.h: q, K, V, and the result of attention */
 };
 
 struct lk_pass {
@@ -87,19 +89,8 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err);
  * is room. */
 struct lk_seq *lk_pass_add(struct lk_pass *pass, struct lk_session *session, int n_tok, int n_out);
 
-/* What the attention of all sequences to a layer has in common. */
-struct lk_attn lk_pass_attn(const struct lk_layer_job *job);
-
 /* The job of a layer in a pass. */
 struct lk_layer_job lk_pass_job(struct lk_pass *pass, int layer);
-
-/* Floats of attn.partial for n_tok rows of a sequence, in any layer. latent: channels of the widest
- * latents of V. */
-size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread);
-
-/* lk_read_floats for the widest heads of the model. */
-size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                           const struct lk_hparams *hp);
 
 /* Allocate memory for the attention of the pass's sequences. LK_E_NOMEM. */
 lk_status lk_pass_reserve_attn(struct lk_pass *pass, lk_err *err);
@@ -113,10 +104,12 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err);
 void lk_pass_count_rows(struct lk_pass *pass);
 
 /* Nodes of a layer before and after its attention or recurrence, on the device if the layer is
- * there. q, k, v, mixed, decay and beta of the result are on the CPU, and so is attn. tok: NULL for
- * families without token inputs. */
+ * there. lk_pre_to_cpu brings q, k, v, mixed, decay and beta to the CPU, and adds the layer's token
+ * input. tok: tokens, NULL for families without token inputs. attn: anywhere. */
 struct lk_qkv lk_pre_nodes(struct lk_graph *graph, const struct lk_net *net, int layer,
-                           struct ggml_tensor *x, struct ggml_tensor *pos, struct ggml_tensor *tok);
+                           struct ggml_tensor *x, struct ggml_tensor *pos);
+void lk_pre_to_cpu(struct lk_graph *graph, const struct lk_net *net, int layer,
+                   struct ggml_tensor *tok, struct lk_qkv *pre);
 struct ggml_tensor *lk_post_nodes(struct lk_graph *graph, const struct lk_net *net, int layer,
                                   const struct lk_qkv *pre, struct ggml_tensor *attn);
 

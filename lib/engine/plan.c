@@ -5,6 +5,7 @@
 #include "engine/absorb.h"
 #include "engine/model.h"
 #include "engine/pass.h"
+#include "engine/pass_calls.h"
 #include "engine/prefill_state.h"
 #include "engine/recurrent.h"
 #include "lowkey_serve.h"

@@ -1,6 +1,7 @@
 /* The exact rows of a layer, and the graph of a chunk of tokens in it. */
 #include "engine/prefill_layer.h"
 
+#include "engine/pass_calls.h"
 #include "engine/recurrent.h"
 
 #include <string.h>
@@ -117,7 +118,8 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     g->pos = lk_graph_input(g, n);
     ggml_set_input(g->x_in);
     if (p->net->family->token_input) g->tok = lk_graph_input(g, n);
-    struct lk_qkv pre = lk_pre_nodes(g, p->net, layer, g->x_in, g->pos, g->tok);
+    struct lk_qkv pre = lk_pre_nodes(g, p->net, layer, g->x_in, g->pos);
+    lk_pre_to_cpu(g, p->net, layer, g->tok, &pre);
     struct ggml_tensor *attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
                                                        : chunk_attention(p, &pre, last_chunk);
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */

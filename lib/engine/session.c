@@ -3,6 +3,7 @@
 
 #include "cache/cache_check.h"
 #include "engine/batch.h"
+#include "engine/pass_calls.h"
 #include "engine/prefill.h"
 #include "engine/prefill_state.h"
 #include "lowkey_serve.h"

@@ -1,4 +1,4 @@
-/* What a model computes in a fixed course of calls, to be compared with another way of computing. */
+/* What a model computes in a fixed course of calls, to be compared with another way. */
 #ifndef SUPPORT_COMPUTE_H
 #define SUPPORT_COMPUTE_H
 
