@@ -8,8 +8,8 @@
 
 struct lk_cache;
 
-/* Room for such moves, if the cache has levels of latents: one for a list of K and one for a list of
- * V, which threads may run at the same time. False without memory. */
+/* Room for such moves, if the cache has levels of latents: for a list of K and for a list of V,
+ * which threads may run at the same time. False without memory. */
 bool lk_projecting_new(struct lk_cache *cache);
 void lk_projecting_free(struct lk_cache *cache);
 
