@@ -1,9 +1,11 @@
-/* Attention, scores and aging of sequences whose rows are on a device. */
+/* The attention calls of a pass, and what happens on devices: attention, scores, aging. */
 #include "engine/device_rows.h"
 
 #include "attention/device_call.h"
 #include "attention/latents.h"
+#include "attention/read.h"
 #include "cache/move_command.h"
+#include "engine/pass.h"
 #include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
 
@@ -395,4 +397,74 @@ lk_status lk_device_settle(struct lk_session *s, lk_err *err) {
     if (status == LK_E_NOMEM) return lk_fail(err, status, "out of memory of %s", device->name);
     if (!status) return LK_OK;
     return lk_fail(err, LK_E_IO, "the device %s has failed; open the model again", device->name);
+}
+
+/* ---- attention calls of sequences, and memory for them ---- */
+
+struct lk_attn lk_pass_attn(const struct lk_layer_job *job) {
+    struct lk_attn attn = job->pass->attn;
+    attn.n_head_kv = job->heads.n_kv;
+    attn.d_head = job->heads.d;
+    return attn;
+}
+
+size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread) {
+    size_t full = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + latent, n_tok,
+                                         n_thread),
+           swa = lk_attn_partial_floats(hp->n_head, hp->n_head_kv_swa, hp->d_head_swa + latent,
+                                        n_tok, n_thread);
+    return full > swa ? full : swa;
+}
+
+size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
+                           const struct lk_hparams *hp) {
+    size_t full = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
+           swa = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa, hp->d_head_swa);
+    return full > swa ? full : swa;
+}
+
+const float *lk_pass_queries(const struct lk_attn *attn, const struct ggml_tensor *q, int row) {
+    return (const float *)q->data + (size_t)row * attn->n_head * (attn->d_head + attn->d_rope);
+}
+
+struct lk_attn lk_pass_seq_attn(const struct lk_layer_job *job, size_t i,
+                                const struct ggml_tensor *q, const struct ggml_tensor *out) {
+    const struct lk_seq *seq = &job->pass->seq[i];
+    const struct lk_kv *cache = seq->session->cache->kv[job->index];
+    struct lk_attn attn = lk_pass_attn(job);
+    attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
+    attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
+    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
+    const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
+    if (sinks) attn.sink = sinks->data;
+    attn.n_tok = seq->n_tok;
+    attn.thread_offset = (int)i;
+    if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
+    attn.read_scratch = seq->session->read_scratch;
+    attn.read_floats = seq->session->read_floats;
+    if (attn.read > 0) attn.read_count = seq->session->read_count;
+    attn.partial += seq->partial;
+    attn.restored = lk_device_has_rows(seq) && !seq->session->rows.device->uses_host;
+    if (q) attn.q = lk_pass_queries(&attn, q, seq->row);
+    if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
+    return attn;
+}
+
+void lk_pass_attend_on_devices(const struct lk_layer_job *job, const struct ggml_tensor *q,
+                               const struct ggml_tensor *out) {
+    struct lk_seq *seq[LK_DEVICE_CALLS];
+    struct lk_attn call[LK_DEVICE_CALLS];
+    size_t n = 0;
+    for (size_t i = 0; i < job->pass->n_seq; i++) {
+        struct lk_seq *next = &job->pass->seq[i];
+        if (next->failed || !lk_device_has_rows(next)) continue;
+        if (n > 0 &&
+            (n == LK_DEVICE_CALLS || next->session->rows.device != seq[0]->session->rows.device)) {
+            lk_device_attend(seq, call, n);
+            n = 0;
+        }
+        seq[n] = next;
+        call[n++] = lk_pass_seq_attn(job, i, q, out);
+    }
+    if (n > 0) lk_device_attend(seq, call, n);
 }

@@ -2,7 +2,8 @@
 #include "engine/on_card.h"
 
 #include "attention/device_call.h"
-#include "engine/pass_calls.h"
+#include "engine/device_rows.h"
+#include "engine/pass.h"
 #include "engine/session_state.h"
 
 #include <strings.h>

@@ -3,7 +3,6 @@
 
 #include "attention/latents.h"
 #include "engine/on_card.h"
-#include "engine/pass_calls.h"
 #include "engine/recurrent.h"
 #include "engine/session_state.h"
 
@@ -408,7 +407,7 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     if (!status) status = reserve_devices(pass, err);
     if (status) return status;
     bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass),
-         on_card = lk_pass_on_card(pass);
+         on_card = pass->model->net->device && lk_pass_on_card(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
         g->divided == divided && g->on_card == on_card)
         return LK_OK;

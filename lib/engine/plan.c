@@ -3,9 +3,9 @@
 
 #include "attention/latents.h"
 #include "engine/absorb.h"
+#include "engine/device_rows.h"
 #include "engine/model.h"
 #include "engine/pass.h"
-#include "engine/pass_calls.h"
 #include "engine/prefill_state.h"
 #include "engine/recurrent.h"
 #include "lowkey_serve.h"

@@ -1,7 +1,8 @@
 /* The exact rows of a layer, and the graph of a chunk of tokens in it. */
 #include "engine/prefill_layer.h"
 
-#include "engine/pass_calls.h"
+#include "engine/device_rows.h"
+#include "engine/pass.h"
 #include "engine/recurrent.h"
 
 #include <string.h>

@@ -3,7 +3,8 @@
 
 #include "cache/cache_check.h"
 #include "engine/batch.h"
-#include "engine/pass_calls.h"
+#include "engine/device_rows.h"
+#include "engine/pass.h"
 #include "engine/prefill.h"
 #include "engine/prefill_state.h"
 #include "lowkey_serve.h"

@@ -21,11 +21,11 @@ class Failure(Exception):
 class Chat:
     """Started with --verbose, so that each answer ends with a line about the context."""
 
-    def __init__(self, command, environment, directory):
+    def __init__(self, command, environment, directory, columns=200):
         self.out = b""  # all output
         self.seen = 0   # expect() searches from here
         self.master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.modes = termios.tcgetattr(slave)
         # The chat is a job of a shell, which this process stands for: others cannot be stopped.
         self.report, report = os.pipe()

@@ -368,9 +368,9 @@ def check_recipes(page):
                           "[...g.children].map(o => o.value)])")
     expect("groups of recipes", dict(groups), {
         "Exact": ["f16"],
-        "Nearly exact": ["selective", "best-4"],
-        "Small loss": ["best-3", "kivi-4", "atom-4", "trellis-3", "hqq-4", "kvquant-3", "kvarn-k4v2"],
-        "Large loss": ["kivi-2", "best-2", "trellis-2", "trellis-1.5", "hqq-2"],
+        "Nearly exact": ["best-4", "selective"],
+        "Small loss": ["best-3", "trellis-3", "kivi-4", "atom-4", "hqq-4", "kvquant-3", "kvarn-k4v2"],
+        "Large loss": ["best-2", "trellis-2", "trellis-1.5", "kivi-2", "hqq-2"],
         "Forgets parts of the text": ["compressed", "lambda", "streaming", "h2o", "tova"]})
     page.send("hello", "hi")
     page.tab.wait("/^Nothing to pack yet: the newest \\d+ tokens stay "
