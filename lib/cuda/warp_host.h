@@ -56,6 +56,18 @@ struct I4 {
         LK_LANES r.x[l_] = a.x[l_] op b;                                                           \
         return r;                                                                                  \
     }
+/* Integers wrap, as on a GPU: what is not a number becomes the smallest one, and is added. */
+#define LK_WRAPS(op)                                                                               \
+    WF I operator op(const I &a, const I &b) {                                                     \
+        I r;                                                                                       \
+        LK_LANES r.x[l_] = (int32_t)((uint32_t)a.x[l_] op(uint32_t) b.x[l_]);                      \
+        return r;                                                                                  \
+    }                                                                                              \
+    WF I operator op(const I &a, int32_t b) {                                                      \
+        I r;                                                                                       \
+        LK_LANES r.x[l_] = (int32_t)((uint32_t)a.x[l_] op(uint32_t) b);                            \
+        return r;                                                                                  \
+    }
 #define LK_COMPARE(T, s, op)                                                                       \
     WF M operator op(const T &a, s b) {                                                            \
         M r;                                                                                       \
@@ -84,11 +96,10 @@ LK_OF_SCALAR(U, uint32_t, |)
 LK_OF_SCALAR(U, uint32_t, ^)
 LK_OF_SCALAR(U, int, <<)
 LK_OF_SCALAR(U, int, >>)
-LK_OF_LANES(I, +)
-LK_OF_LANES(I, -)
-LK_OF_SCALAR(I, int32_t, *)
+LK_WRAPS(+)
+LK_WRAPS(-)
+LK_WRAPS(*)
 LK_OF_SCALAR(I, int, >>)
-LK_OF_SCALAR(I, int32_t, +)
 LK_OF_LANES(F, +)
 LK_OF_LANES(F, -)
 LK_OF_LANES(F, *)
