@@ -18,6 +18,7 @@
 #include "serve/route_slots.h"
 #include "serve/route_tokens.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,17 +196,60 @@ static json_t *(*error_form(const char *path))(const struct lk_api_error *error)
     return lk_api_error_json;
 }
 
+/* The route of a path, with the method if it has one. *known: some method has this path. */
+static const struct lk_route *find_route(const char *path, const char *method, bool *known) {
+    const struct lk_route *found = NULL;
+    for (size_t i = 0; !found && i < sizeof routes / sizeof routes[0]; i++) {
+        if (!path_matches(path, routes[i].path)) continue;
+        *known = true;
+        if (strcmp(method, routes[i].method) == 0) found = &routes[i];
+    }
+    return found;
+}
+
+/* Base URLs of clients have more or less than this server's: "/v1" twice or not at all, a name of
+ * an API, a slash too many. Returns the part after such prefixes; `path` loses extra slashes. */
+static const char *strip_prefixes(char *path) {
+    static const char *const prefixes[] = {"/v1/", "/openai/", "/anthropic/", "/api/v0/",
+                                           "/api/v1/"};
+    size_t n = 0;
+    for (const char *c = path; *c; c++)
+        if (*c != '/' || n == 0 || path[n - 1] != '/') path[n++] = *c;
+    if (n > 1 && path[n - 1] == '/') n--;
+    path[n] = 0;
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        size_t len = strlen(prefixes[i]);
+        if (strncmp(path, prefixes[i], len) != 0) continue;
+        path += len - 1;
+        i = (size_t)-1; /* once more from the first one */
+    }
+    return path;
+}
+
+/* Replace a path that is not known by the one that the client means. */
+static const struct lk_route *find_meant(char path[128], const char *method, bool *known) {
+    char given[128], meant[136];
+    snprintf(given, sizeof given, "%s", path);
+    const char *rest = strip_prefixes(given);
+    static const char *const before[] = {"/v1", ""};
+    for (size_t i = 0; rest[0] == '/' && rest[1] && i < 2; i++) {
+        snprintf(meant, sizeof meant, "%s%s", before[i], rest);
+        const struct lk_route *found = find_route(meant, method, known);
+        if (!*known || strlen(meant) >= sizeof given) continue;
+        memcpy(path, meant, strlen(meant) + 1);
+        return found;
+    }
+    return NULL;
+}
+
 bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error) {
     const struct lk_route *found = NULL;
     bool path_known = false;
-    x->error_json = error_form(x->path);
     const char *method = strcmp(x->method, "HEAD") == 0 ? "GET" : x->method;
     if (strcmp(x->method, "OPTIONS") == 0 && x->server->opts.origin) found = &preflight;
-    for (size_t i = 0; !found && i < sizeof routes / sizeof routes[0]; i++) {
-        if (!path_matches(x->path, routes[i].path)) continue;
-        path_known = true;
-        if (strcmp(method, routes[i].method) == 0) found = &routes[i];
-    }
+    if (!found) found = find_route(x->path, method, &path_known);
+    if (!found && !path_known) found = find_meant(x->path, method, &path_known);
+    x->error_json = error_form(x->path);
     if (!(found && found->is_public) && !lk_auth_check(x, error)) return false;
     x->route = found;
     if (found) return true;
