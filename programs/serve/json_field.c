@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,35 +49,105 @@ static long unicode_escape(const char *at, size_t len) {
     return strspn(digits, "0123456789abcdefABCDEF") == 4 ? strtol(digits, NULL, 16) : -1;
 }
 
-/* Is there an escape that does not stand for a character? Replace them, if `copy` is not NULL. */
-static bool replace_escapes(const char *body, size_t len, char *copy) {
-    bool found = false;
-    for (size_t i = 0; i < len; i++) {
-        if (body[i] != '\\') continue;
-        long code = unicode_escape(body + i, len - i);
-        bool high = code >= 0xd800 && code < 0xdc00, low = code >= 0xdc00 && code < 0xe000;
-        long next = high ? unicode_escape(body + i + 6, len - i - 6) : -1;
-        bool pair = next >= 0xdc00 && next < 0xe000;
-        if (code == 0 || low || (high && !pair)) {
-            found = true;
-            if (copy) memcpy(copy + i, "\\ufffd", 6);
-        }
-        i += pair ? 11 : code >= 0 ? 5 : 1;
+/* Does the escape at the start of a text, which has *len bytes, not stand for a character? A NUL
+ * counts as none. */
+static bool is_bad_escape(const char *at, size_t left, size_t *len) {
+    long code = unicode_escape(at, left);
+    bool high = code >= 0xd800 && code < 0xdc00, low = code >= 0xdc00 && code < 0xe000;
+    long next = high ? unicode_escape(at + 6, left - 6) : -1;
+    bool pair = next >= 0xdc00 && next < 0xe000;
+    *len = pair ? 12 : code >= 0 ? 6 : left < 2 ? left : 2;
+    return code == 0 || low || (high && !pair);
+}
+
+/* The length of the number at the start of a text. Is it too large for the JSON library, which has
+ * 64-bit integers and finite reals? */
+static bool is_large_number(const char *at, size_t left, size_t *len, bool *is_real) {
+    enum { SAFE_DIGITS = 18, SAFE_EXPONENT = 2 };
+    size_t n = 0, n_digit = 0, n_exponent = 0;
+    bool has_point = false, has_exponent = false;
+    for (; n < left && strchr("+-.eE0123456789", at[n]) && at[n]; n++) {
+        bool is_digit = at[n] >= '0' && at[n] <= '9';
+        if (is_digit && has_exponent) n_exponent++;
+        if (is_digit && !has_exponent && !has_point) n_digit++;
+        has_point |= at[n] == '.';
+        has_exponent |= at[n] == 'e' || at[n] == 'E';
     }
-    return found;
+    *len = n;
+    *is_real = has_point || has_exponent;
+    return n_digit > SAFE_DIGITS || n_exponent > SAFE_EXPONENT;
+}
+
+/* Append a large number: an integer beyond 64 bits as a real, a real beyond the largest one as
+ * that. */
+static void add_large_number(struct lk_buf *out, const char *at, size_t len, bool is_real) {
+    static const char *const limits[] = {"9223372036854775807", "9223372036854775808"};
+    char text[400];
+    bool minus = *at == '-';
+    snprintf(text, sizeof text, "%.*s", (int)(len < sizeof text ? len : sizeof text - 1), at);
+    const char *digits = text + minus, *limit = limits[minus];
+    size_t n = strlen(digits);
+    bool fits =
+        !is_real && (n < strlen(limit) || (n == strlen(limit) && strcmp(digits, limit) <= 0));
+    if (!fits && (len >= sizeof text || !isfinite(strtod(text, NULL))))
+        lk_buf_append_str(out, minus ? "-1.7976931348623157e308" : "1.7976931348623157e308");
+    else
+        lk_buf_printf(out, "%s%s", text, fits || is_real ? "" : "e0");
+}
+
+/* Bytes at the start of a text that are not UTF-8; 0: a character is there, of *len bytes. */
+static size_t count_bad_bytes(const char *at, size_t left, size_t *len) {
+    enum { MAX_CHARACTER = 4 };
+    size_t n = 0;
+    while (n < left && (unsigned char)at[n] >= 0x80) {
+        size_t rest = left - n;
+        if (lk_utf8_valid_prefix(at + n, rest < MAX_CHARACTER ? rest : MAX_CHARACTER)) break;
+        n++;
+    }
+    unsigned char c = (unsigned char)*at;
+    *len = c < 0xe0 ? 2 : c < 0xf0 ? 3 : MAX_CHARACTER;
+    return n;
+}
+
+/* The body with U+FFFD for what is not a character, in escapes and in bytes, and with numbers that
+ * the JSON library has. False if it is that already. */
+static bool repair_body(const char *body, size_t len, struct lk_buf *out) {
+    bool in_string = false;
+    size_t done = 0, n;
+    for (size_t i = 0; i < len; i += n) {
+        const char *at = body + i, *instead = NULL;
+        size_t left = len - i;
+        bool is_real, is_number = !in_string && (*at == '-' || (*at >= '0' && *at <= '9'));
+        n = 1;
+        if (*at == '"') {
+            in_string = !in_string;
+        } else if (*at == '\\') {
+            if (is_bad_escape(at, left, &n)) instead = "\\ufffd";
+        } else if ((unsigned char)*at >= 0x80) {
+            size_t n_bad = count_bad_bytes(at, left, &n);
+            if (n_bad) n = n_bad, instead = "\xef\xbf\xbd";
+        } else if (is_number) {
+            if (is_large_number(at, left, &n, &is_real)) instead = "";
+        }
+        if (!instead) continue;
+        lk_buf_append(out, body + done, i - done);
+        lk_buf_append_str(out, instead);
+        if (is_number) add_large_number(out, at, n, is_real);
+        done = i + n;
+    }
+    if (done) lk_buf_append(out, body + done, len - done);
+    return done > 0;
 }
 
 json_t *lk_json_parse_texts(const char *body, size_t len, struct lk_api_error *error) {
-    if (!body || !replace_escapes(body, len, NULL)) return lk_json_parse_body(body, len, error);
-    char *copy = malloc(len);
-    if (!copy) {
+    struct lk_buf copy = {0};
+    json_t *json = NULL;
+    bool changed = body && repair_body(body, len, &copy);
+    if (copy.failed)
         lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: body");
-        return NULL;
-    }
-    memcpy(copy, body, len);
-    replace_escapes(body, len, copy);
-    json_t *json = lk_json_parse_body(copy, len, error);
-    free(copy);
+    else
+        json = lk_json_parse_body(changed ? copy.at : body, changed ? copy.len : len, error);
+    lk_buf_free(&copy);
     return json;
 }
 
@@ -102,6 +173,21 @@ json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *er
                          why.column);
     json_decref(json);
     return NULL;
+}
+
+static bool has_depth(const json_t *value, int depth) {
+    const char *key;
+    json_t *one;
+    size_t i;
+    if (depth == 0) return json_is_object(value) || json_is_array(value);
+    json_array_foreach(value, i, one) if (has_depth(one, depth - 1)) return true;
+    json_object_foreach((json_t *)value, key, one) if (has_depth(one, depth - 1)) return true;
+    return false;
+}
+
+bool lk_json_is_deep(const json_t *value) {
+    enum { MAX_DEPTH = 64 };
+    return has_depth(value, MAX_DEPTH);
 }
 
 bool lk_json_field_is_set(const json_t *body, const char *name) {

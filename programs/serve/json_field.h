@@ -22,9 +22,13 @@ uint64_t lk_json_max_parsed_bytes(size_t len);
  * NULL: see `error`. */
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error);
 
-/* The same for a body of texts: escapes of U+0000 and of halves of surrogate pairs, which the
- * output of programs may have, become U+FFFD. */
+/* The same for a body of texts: what the output of programs may have and JSON or UTF-8 does not
+ * (U+0000, halves of surrogate pairs, other bytes) becomes U+FFFD. Integers beyond 64 bits become
+ * reals, and reals beyond the largest one become that. */
 json_t *lk_json_parse_texts(const char *body, size_t len, struct lk_api_error *error);
+
+/* Is a value nested deeper than a chat template can write? Their engine limits recursion. */
+bool lk_json_is_deep(const json_t *value);
 
 bool lk_json_field_bool(const json_t *body, const char *name, bool *out,
                         struct lk_api_error *error);
