@@ -225,9 +225,8 @@ const struct lk_endpoint lk_anthropic_count = {.parse = parse_count, .n_body = 2
 /* ---- the request body, converted to OpenAI's chat form ---- */
 
 static const char *const thinking_types[] = {"thinking", "redacted_thinking", NULL};
-static const struct lk_text_parts message_parts = {"messages", thinking_types, "\n\n", false};
-static const struct lk_text_parts result_parts = {"messages", NULL, "\n\n", true};
-static const struct lk_text_parts system_parts = {"system", NULL, "\n\n", false};
+static const struct lk_text_parts message_parts = {thinking_types, "\n\n"};
+static const struct lk_text_parts result_parts = {NULL, "\n\n"};
 
 /* Append the texts between two other blocks as one message. */
 static bool flush_text(json_t *messages, const char *role, json_t *texts,
@@ -270,7 +269,7 @@ static bool convert_blocks(json_t *messages, const char *role, const json_t *blo
             good = flush_text(messages, role, texts, error) &&
                    lk_convert_call(messages, json_object_get(block, "id"),
                                    json_object_get(block, "name"), json_object_get(block, "input"),
-                                   "messages", error);
+                                   error);
         } else if (is_user && lk_convert_is_type(block, "tool_result")) {
             struct lk_buf text = {0};
             good =
@@ -292,23 +291,17 @@ static bool convert_blocks(json_t *messages, const char *role, const json_t *blo
 }
 
 /* Agents also send reminders as messages of the role "system". */
-static bool convert_message(json_t *messages, const json_t *message, size_t i,
-                            struct lk_api_error *error) {
-    const char *role = json_string_value(json_object_get(message, "role"));
+static bool convert_message(json_t *messages, const json_t *message, struct lk_api_error *error) {
     const json_t *content = json_object_get(message, "content");
-    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 &&
-                  strcmp(role, "system") != 0))
-        return lk_api_error_set(error, 400, "invalid_value", "messages",
-                                "messages[%zu].role is '%.40s', but must be user, assistant or "
-                                "system",
-                                i, role ? role : "");
+    if (json_is_null(message)) return true;
+    if (json_is_string(message)) content = message;
+    const char *role = json_is_string(message) ? "user" : lk_convert_role(message, error);
     if (json_is_array(content)) return convert_blocks(messages, role, content, error);
-    if (content && !json_is_null(content) && !json_is_string(content))
-        return lk_api_error_set(error, 400, "invalid_type", "messages",
-                                "messages[%zu].content must be a string or an array of blocks", i);
     struct lk_buf text = {0};
-    if (json_is_string(content)) lk_buf_append_str(&text, json_string_value(content));
-    return lk_convert_message(messages, role, &text, error);
+    bool good = lk_convert_text(content, &message_parts, &text, error) &&
+                lk_convert_message(messages, role, &text, error);
+    lk_buf_free(&text);
+    return good;
 }
 
 static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error *error) {
@@ -321,13 +314,13 @@ static bool convert_messages(json_t *to, const json_t *from, struct lk_api_error
                                 "'messages' must be an array with at least one message");
     if (lk_json_field_is_set(from, "system")) {
         struct lk_buf text = {0};
-        bool good = lk_convert_text(json_object_get(from, "system"), &system_parts, &text, error) &&
+        bool good = lk_convert_text(json_object_get(from, "system"), &result_parts, &text, error) &&
                     lk_convert_message(messages, "system", &text, error);
         lk_buf_free(&text);
         if (!good) return false;
     }
     json_array_foreach(given, i,
-                       message) if (!convert_message(messages, message, i, error)) return false;
+                       message) if (!convert_message(messages, message, error)) return false;
     return lk_convert_join_systems(messages, error);
 }
 

@@ -68,74 +68,93 @@ static void add_placeholder(const json_t *part, const char *media, struct lk_buf
                   name ? "; its name is " : "", name ? name : "");
 }
 
-static bool convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
+static void convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
                          struct lk_buf *out, struct lk_api_error *error);
 
-/* Append a part of a content, if it has a text: its own, that of a document or of what it contains,
- * or a placeholder. *n counts the parts with text before it. */
-static bool convert_part(const json_t *part, const struct lk_text_parts *parts, int depth,
-                         size_t *n, struct lk_buf *out, struct lk_api_error *error) {
+/* The text of a part itself, or of the document in it; NULL: it has none. */
+static const char *part_text(const json_t *part) {
     static const char *const texts[] = {"text", "refusal", "tool_name", NULL};
-    enum { MAX_DEPTH = 4 }; /* a document in a result in a message */
-    const char *type = json_string_value(json_object_get(part, "type")),
-               *text = json_is_string(part) ? json_string_value(part) : first_string(part, texts);
-    const json_t *source = json_object_get(part, "source"),
-                 *content = json_object_get(json_is_object(source) ? source : part, "content");
-    bool is_text = type && strcmp(type, "text") == 0, may_be_null = json_object_get(part, "text");
+    const char *text = json_is_string(part) ? json_string_value(part) : first_string(part, texts);
+    const json_t *source = json_object_get(part, "source");
     if (!text && lk_convert_is_type(source, "text"))
         text = json_string_value(json_object_get(source, "data"));
     if (!text) text = json_string_value(json_object_get(json_object_get(part, "resource"), "text"));
-    if (!text && !type && parts->any_value) {
+    if (!text) text = json_string_value(json_object_get(json_object_get(part, "text"), "value"));
+    return text;
+}
+
+/* Append a part of a content, if it has a text: its own, that of a document or of what it contains,
+ * or a placeholder. A part without a type, or a text that is not one, is written as JSON. *n counts
+ * the parts with text before it. */
+static void convert_part(const json_t *part, const struct lk_text_parts *parts, int depth,
+                         size_t *n, struct lk_buf *out, struct lk_api_error *error) {
+    enum { MAX_DEPTH = 4 }; /* a document in a result in a message */
+    const char *type = json_string_value(json_object_get(part, "type")), *text = part_text(part);
+    json_t *source = json_object_get(part, "source"), *value = json_object_get(part, "text"),
+           *content = json_object_get(json_is_object(source) ? source : part, "content");
+    if (json_is_null(part) || (!text && json_is_null(value))) return;
+    if (!text && (!type || value)) {
         if ((*n)++) lk_buf_append_str(out, parts->separator);
-        lk_buf_add_json(out, json_incref((json_t *)part));
-        return true;
+        lk_buf_add_json(out, json_incref(value ? value : (json_t *)part));
+        return;
     }
-    if (!text && is_text && !(may_be_null && json_is_null(json_object_get(part, "text"))))
-        return lk_api_error_set(error, 400, "invalid_type", parts->field,
-                                "content of the type 'text' must have a string 'text'");
     bool nested = !text && depth < MAX_DEPTH && (json_is_string(content) || json_is_array(content));
-    const char *media = !text && !nested && type ? media_name(type) : NULL;
-    if (!text && !nested && !is_text) lk_api_omit(error, type ? type : "unknown");
-    if (!text && !nested && !media) return true;
+    const char *media = !text && !nested ? media_name(type) : NULL;
+    if (!text && !nested) lk_api_omit(error, type);
+    if (!text && !nested && !media) return;
     if ((*n)++) lk_buf_append_str(out, media && !*parts->separator ? "\n" : parts->separator);
     if (text) lk_buf_append_str(out, text);
     if (media) add_placeholder(part, media, out);
     const char *title = json_string_value(json_object_get(part, "title"));
     if (nested && title) lk_buf_printf(out, "%s\n", title);
-    const struct lk_text_parts inner = {parts->field, parts->skip, "\n", true};
-    return !nested || convert_text(content, &inner, depth + 1, out, error);
+    const struct lk_text_parts inner = {parts->skip, "\n"};
+    if (nested) convert_text(content, &inner, depth + 1, out, error);
 }
 
-static bool convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
+/* Is an object a part of a content, and not a value, as the result of a tool? */
+static bool is_part(const json_t *object) {
+    const char *type = json_string_value(json_object_get(object, "type"));
+    return type && (part_text(object) || media_name(type) || json_object_get(object, "content"));
+}
+
+static void convert_text(const json_t *content, const struct lk_text_parts *parts, int depth,
                          struct lk_buf *out, struct lk_api_error *error) {
     const json_t *part;
     size_t i, n = 0;
     lk_buf_append_str(out, "");
-    if (!content || json_is_null(content)) return true;
-    if (json_is_string(content)) {
-        lk_buf_append_str(out, json_string_value(content));
-        return true;
+    if (!content) return;
+    if (json_is_object(content) && !is_part(content)) {
+        lk_buf_add_json(out, json_incref((json_t *)content));
+        return;
     }
-    if (parts->any_value && json_is_object(content))
-        return convert_part(content, parts, depth, &n, out, error);
     if (!json_is_array(content)) {
-        if (parts->any_value) lk_buf_add_json(out, json_incref((json_t *)content));
-        return parts->any_value ||
-               lk_api_error_set(error, 400, "invalid_type", parts->field,
-                                "'%s' has a content that is neither a string nor an array",
-                                parts->field);
+        convert_part(content, parts, depth, &n, out, error);
+        return;
     }
     json_array_foreach(content, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         if (type && is_listed(parts->skip, type)) continue;
-        if (!convert_part(part, parts, depth, &n, out, error)) return false;
+        convert_part(part, parts, depth, &n, out, error);
     }
-    return true;
 }
 
 bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
                      struct lk_api_error *error) {
-    return convert_text(content, parts, 0, out, error);
+    convert_text(content, parts, 0, out, error);
+    return !out->failed || lk_convert_no_memory(error);
+}
+
+const char *lk_convert_role(const json_t *message, struct lk_api_error *error) {
+    static const char *const roles[][2] = {{"system", "system"}, {"developer", "developer"},
+                                           {"user", "user"},     {"assistant", "assistant"},
+                                           {"tool", "tool"},     {"function", "function"},
+                                           {"human", "user"},    {"model", "assistant"},
+                                           {"ai", "assistant"},  {"ipython", "tool"}};
+    const char *given = json_string_value(json_object_get(message, "role"));
+    for (size_t i = 0; given && i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(given, roles[i][0]) == 0) return roles[i][1];
+    lk_api_ignore(error, "role ", given ? given : "null");
+    return "user";
 }
 
 bool lk_convert_append(json_t *list, json_t *item, struct lk_api_error *error) {
@@ -215,19 +234,14 @@ static json_t *last_assistant(json_t *messages, struct lk_api_error *error) {
 }
 
 bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
-                     const json_t *arguments, const char *field, struct lk_api_error *error) {
-    bool is_empty = !arguments || json_is_null(arguments);
-    if (!json_is_string(name) ||
-        !(is_empty || json_is_string(arguments) || json_is_object(arguments)))
-        return lk_api_error_set(error, 400, "invalid_value", field,
-                                "'%s' has a call of a tool without name or arguments", field);
+                     const json_t *arguments, struct lk_api_error *error) {
     json_t *last = last_assistant(messages, error), *calls = json_object_get(last, "tool_calls");
     if (last && !calls) {
         json_object_set_new(last, "tool_calls", json_array());
         calls = json_object_get(last, "tool_calls");
     }
     struct lk_buf text = {0};
-    if (is_empty)
+    if (!arguments || json_is_null(arguments))
         lk_buf_append_str(&text, "{}");
     else if (json_is_string(arguments))
         lk_buf_append_str(&text, json_string_value(arguments));
@@ -238,10 +252,12 @@ bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
         json_decref(dumped);
         return lk_convert_no_memory(error);
     }
+    const char *called = json_string_value(name);
     return lk_convert_append(calls,
-                             json_pack("{s:O*, s:s, s:{s:O, s:o}}", "id",
+                             json_pack("{s:O*, s:s, s:{s:s, s:o}}", "id",
                                        json_is_string(id) ? id : NULL, "type", "function",
-                                       "function", "name", name, "arguments", dumped),
+                                       "function", "name", called ? called : LK_UNKNOWN_TOOL,
+                                       "arguments", dumped),
                              error);
 }
 
@@ -282,8 +298,12 @@ static bool convert_tool(json_t *tools, json_t *tool, size_t i, struct lk_api_er
                                 "tools[%zu] has no name: a tool is {\"type\": \"function\", "
                                 "\"function\": {\"name\", \"description\", \"parameters\"}}",
                                 i);
-    if (type && function == inner) return lk_convert_append(tools, json_incref(tool), error);
+    bool is_deep = lk_json_is_deep(tool);
+    if (is_deep) lk_api_ignore(error, "parameters of ", json_string_value(name));
+    if (type && function == inner && !is_deep)
+        return lk_convert_append(tools, json_incref(tool), error);
     if (!json_is_object(parameters)) parameters = json_is_object(schema) ? schema : NULL;
+    if (is_deep) parameters = NULL;
     return lk_convert_append(tools,
                              json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function",
                                        "name", name, "description",
@@ -317,6 +337,7 @@ bool lk_convert_tool_choice(json_t *body, struct lk_api_error *error) {
     if (!choice || json_is_null(choice) || (word && strcmp(word, "allowed_tools") == 0) ||
         json_is_string(inner))
         return true;
+    if (json_is_object(choice) && json_object_size(choice) == 0) word = "auto";
     if (word && strcmp(word, "any") == 0) word = "required";
     for (size_t i = 0; word && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(word, modes[i]) == 0) out = json_string(modes[i]);

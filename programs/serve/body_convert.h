@@ -16,18 +16,17 @@ void lk_convert_field(json_t *to, const char *name, const json_t *from, const ch
 /* Is this an object with this "type"? */
 bool lk_convert_is_type(const json_t *object, const char *type);
 
-/* Where texts may be parts, and how errors name it. */
+/* How the texts of parts are joined. */
 struct lk_text_parts {
-    const char *field;       /* of the body */
     const char *const *skip; /* names of parts that are dropped; ends with NULL; may be NULL */
     const char *separator;   /* between parts */
-    bool any_value;          /* a content of any type has a text: numbers and objects are JSON */
 };
 
 /* Append the text of a content: a string, or an array of parts. An absent or null content has no
- * text. A part of any API becomes its text; an image or a file becomes a placeholder for the model
- * to see, and a part without text is left out: both are counted in `error` (lk_api_omit), so that
- * no conversation ends for something in its history. False: see `error`. */
+ * text; a number or an object without a type is written as JSON. A part of any API becomes its text;
+ * an image or a file becomes a placeholder for the model to see, and a part without text is left
+ * out: both are counted in `error` (lk_api_omit), so that no conversation ends for something in its
+ * history. False: out of memory. */
 bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
                      struct lk_api_error *error);
 
@@ -42,10 +41,17 @@ bool lk_convert_message(json_t *messages, const char *role, struct lk_buf *text,
  * the start. For the end of a conversion, so that many prompts are copied once. */
 bool lk_convert_join_systems(json_t *messages, struct lk_api_error *error);
 
+/* The role of a message as chats have it. An unknown one, which is listed in error->ignored, is the
+ * user's. */
+const char *lk_convert_role(const json_t *message, struct lk_api_error *error);
+
+/* The name of an earlier call without one: its result follows. */
+#define LK_UNKNOWN_TOOL "unknown"
+
 /* Append a call to the last message, which becomes an assistant's if it is not. `arguments` is JSON
- * in a string, or the value itself. `field` names the call in errors. */
+ * in a string, or the value itself. */
 bool lk_convert_call(json_t *messages, const json_t *id, const json_t *name,
-                     const json_t *arguments, const char *field, struct lk_api_error *error);
+                     const json_t *arguments, struct lk_api_error *error);
 
 /* Append the result of a call, and free the text. */
 bool lk_convert_result(json_t *messages, const json_t *id, struct lk_buf *text,

@@ -74,6 +74,7 @@ static const struct group harmless[] = {
      {"user", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
       "include"}},
     {OPENAI | LK_FIELDS_MESSAGES, 0, {"metadata", "service_tier", "cache_control"}},
+    {LK_FIELDS_CHAT, 0, {"prediction"}}, /* only saves time */
     {SAMPLED,
      0,
      {"priority", "request_id", "rid", "id_slot", "n_keep", "n_discard",
@@ -156,9 +157,7 @@ static const struct group lacking[] = {
       "image_data",
       "multimodal_data"}},
     {SAMPLED | CONVERTED, 1, {"num_beams", "skip_special_tokens", "include_reasoning"}},
-    {LK_FIELDS_CHAT,
-     0,
-     {"functions", "function_call", "audio", "prediction", "web_search_options", "echo"}},
+    {LK_FIELDS_CHAT, 0, {"functions", "function_call", "audio", "web_search_options", "echo"}},
     {LK_FIELDS_CHAT, 1, {"best_of"}},
     {LK_FIELDS_TEXT | LK_FIELDS_NATIVE, 1, {"add_special_tokens"}},
     {LK_FIELDS_CHAT, 0, {"add_special_tokens"}},

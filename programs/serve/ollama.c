@@ -406,37 +406,35 @@ static json_t *convert_common(const json_t *body, struct lk_api_error *error) {
     return NULL;
 }
 
-/* The text of a message with placeholders for its images; a new reference. */
-static json_t *text_with_images(const json_t *object, const json_t *text,
+/* The text of a message with placeholders for its images; a new reference. Its content may be
+ * OpenAI's parts. */
+static json_t *text_with_images(const json_t *object, const json_t *content,
                                 struct lk_api_error *error) {
-    static const struct lk_text_parts parts = {"images", NULL, "", false};
-    struct lk_buf out = {0};
+    static const struct lk_text_parts parts = {NULL, ""};
+    struct lk_buf out = {0}, text = {0};
     size_t n = json_array_size(json_object_get(object, "images"));
-    json_t *list = json_pack("[s]", json_is_string(text) ? json_string_value(text) : "");
+    lk_convert_text(content, &parts, &text, error);
+    json_t *list = json_pack("[s%]", lk_buf_cstr(&text), text.len);
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_pack("{s:s}", "type", "image"));
     lk_convert_text(list, &parts, &out, error);
     json_decref(list);
     json_t *joined = out.failed ? NULL : json_stringn(lk_buf_cstr(&out), out.len);
+    lk_buf_free(&text);
     lk_buf_free(&out);
     return joined;
 }
 
 /* ---- /api/chat ---- */
 
-static bool convert_message(json_t *messages, const json_t *message, size_t i,
-                            struct lk_api_error *error) {
-    json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content"),
-           *calls = json_object_get(message, "tool_calls"), *call;
+static bool convert_message(json_t *messages, json_t *message, struct lk_api_error *error) {
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t k;
-    if (!json_is_string(role))
-        return lk_api_error_set(error, 400, "missing_field", "messages",
-                                "messages[%zu] has no 'role'", i);
-    if (content && !json_is_null(content) && !json_is_string(content))
-        return lk_api_error_set(error, 400, "invalid_type", "messages",
-                                "messages[%zu].content must be a string", i);
-    json_t *text = text_with_images(message, content, error);
+    if (!json_is_object(message)) /* nothing, or a text */
+        return json_is_null(message) || lk_convert_append(messages, json_incref(message), error);
+    json_t *text = text_with_images(message, json_object_get(message, "content"), error);
     bool has_text = json_string_length(text) > 0 || json_array_size(calls) == 0;
-    json_t *item = json_pack("{s:O, s:O}", "role", role, "content", has_text ? text : json_null());
+    json_t *item = json_pack("{s:s, s:O}", "role", lk_convert_role(message, error), "content",
+                             has_text ? text : json_null());
     json_decref(text);
     if (!lk_convert_append(messages, item, error)) return false;
     lk_convert_field(item, "tool_call_id", message, "tool_call_id");
@@ -446,22 +444,21 @@ static bool convert_message(json_t *messages, const json_t *message, size_t i,
         const json_t *function = json_object_get(call, "function");
         if (!lk_convert_call(messages, json_object_get(call, "id"),
                              json_object_get(function, "name"),
-                             json_object_get(function, "arguments"), "messages", error))
+                             json_object_get(function, "arguments"), error))
             return false;
     }
     return true;
 }
 
 json_t *lk_ollama_chat_to_openai(const json_t *body, struct lk_api_error *error) {
-    const json_t *given = json_object_get(body, "messages"), *message;
-    json_t *to = convert_common(body, error), *messages = json_array();
+    const json_t *given = json_object_get(body, "messages");
+    json_t *to = convert_common(body, error), *messages = json_array(), *message;
     bool good = to != NULL;
     size_t i;
     if (good && lk_json_field_is_set(body, "messages") && !json_is_array(given))
         good =
             lk_api_error_set(error, 400, "invalid_type", "messages", "'messages' must be an array");
-    json_array_foreach(given, i, message) good =
-        good && convert_message(messages, message, i, error);
+    json_array_foreach(given, i, message) good = good && convert_message(messages, message, error);
     if (good) {
         json_object_set(to, "messages", messages);
         lk_convert_field(to, "tools", body, "tools");

@@ -11,38 +11,43 @@
 #include <string.h>
 
 /* The content of a message as one string, a new reference. NULL: see `error`. */
-static json_t *parse_content(const json_t *message, size_t i, struct lk_api_error *error) {
-    static const struct lk_text_parts parts = {"messages", NULL, "", false},
-                                      result = {"messages", NULL, "", true};
-    const char *role = json_string_value(json_object_get(message, "role"));
+static json_t *parse_content(const json_t *message, struct lk_api_error *error) {
+    static const struct lk_text_parts parts = {NULL, ""};
     json_t *given = json_object_get(message, "content"), *out = NULL;
-    bool is_result = strcmp(role, "tool") == 0 || strcmp(role, "function") == 0;
     struct lk_buf text = {0};
     if (!given || json_is_null(given)) given = json_object_get(message, "refusal");
     if (json_is_string(given)) return json_incref(given);
-    if (!is_result && given && !json_is_null(given) && !json_is_array(given)) {
-        lk_api_error_set(error, 400, "invalid_type", "messages",
-                         "messages[%zu].content must be a string or an array of parts", i);
-    } else if (lk_convert_text(given, is_result ? &result : &parts, &text, error)) {
-        out = text.failed ? NULL : json_stringn(lk_buf_cstr(&text), text.len);
+    if (lk_convert_text(given, &parts, &text, error)) {
+        out = json_stringn(lk_buf_cstr(&text), text.len);
         if (!out) lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: messages");
     }
     lk_buf_free(&text);
     return out;
 }
 
+/* The argument "input" with a text, or a value as JSON. */
+static json_t *as_input(json_t *given) {
+    struct lk_buf text = {0};
+    if (!json_is_object(given)) return json_pack("{s:O}", "input", given);
+    lk_buf_add_json(&text, json_incref(given));
+    json_t *out = json_pack("{s:s%}", "input", lk_buf_cstr(&text), text.len);
+    lk_buf_free(&text);
+    return out;
+}
+
 /* Arguments of an earlier call: JSON of an object in a string, or the object. A call that was cut
- * off, or the text of a custom tool, becomes the argument "input". A new reference. */
+ * off, the text of a custom tool, or what is nested too deep becomes the argument "input". A new
+ * reference. */
 static json_t *parse_arguments(json_t *given) {
     const char *text = json_string_value(given);
     json_t *parsed = NULL;
-    if (json_is_object(given)) return json_incref(given);
+    if (json_is_object(given)) return lk_json_is_deep(given) ? as_input(given) : json_incref(given);
     if (!given || json_is_null(given) || (text && !*text)) return json_string("{}");
     if (text && lk_json_parsed_bytes(text, strlen(text)) <= lk_json_max_parsed_bytes(strlen(text)))
         parsed = json_loads(text, JSON_DECODE_ANY, NULL);
-    json_t *out = json_is_object(parsed) ? json_incref(given)
-                  : json_is_null(parsed) ? json_string("{}")
-                                         : json_pack("{s:O}", "input", given);
+    json_t *out = json_is_null(parsed)                                 ? json_string("{}")
+                  : json_is_object(parsed) && !lk_json_is_deep(parsed) ? json_incref(given)
+                                                                       : as_input(given);
     json_decref(parsed);
     return out;
 }
@@ -67,9 +72,8 @@ static void restore_arguments(json_t *call, struct lk_call_store *store) {
 }
 
 /* The calls of an earlier answer as templates know them, a new reference, with those of the older
- * "function_call" and of custom tools. NULL: see `error`. */
-static json_t *parse_calls(const json_t *message, struct lk_call_store *store,
-                           struct lk_api_error *error) {
+ * "function_call" and of custom tools. */
+static json_t *parse_calls(const json_t *message, struct lk_call_store *store) {
     json_t *given = json_object_get(message, "tool_calls"), *call, *out = json_array(),
            *old = json_object_get(message, "function_call");
     json_t *all = json_array_size(given) > 0 ? json_incref(given)
@@ -79,51 +83,37 @@ static json_t *parse_calls(const json_t *message, struct lk_call_store *store,
     json_array_foreach(all, i, call) {
         const json_t *custom = json_object_get(call, "custom"),
                      *function = custom ? custom : json_object_get(call, "function");
-        json_t *id = json_object_get(call, "id"), *name = json_object_get(function, "name");
-        if (!json_is_string(name)) {
-            lk_api_error_set(error, 400, "invalid_value", "messages",
-                             "tool_calls[%zu] must have a function with a name", i);
-            json_decref(out);
-            out = NULL;
-            break;
-        }
+        json_t *id = json_object_get(call, "id");
+        if (!json_is_object(call)) continue;
+        if (!function) function = call;
+        const char *name = json_string_value(json_object_get(function, "name"));
         json_array_append_new(
             out,
-            json_pack("{s:O*, s:s, s:{s:O, s:o}}", "id", json_is_string(id) ? id : NULL, "type",
-                      "function", "function", "name", name, "arguments",
+            json_pack("{s:O*, s:s, s:{s:s, s:o}}", "id", json_is_string(id) ? id : NULL, "type",
+                      "function", "function", "name", name ? name : LK_UNKNOWN_TOOL, "arguments",
                       parse_arguments(json_object_get(function, custom ? "input" : "arguments"))));
-        restore_arguments(json_array_get(out, i), store);
+        restore_arguments(json_array_get(out, json_array_size(out) - 1), store);
     }
     json_decref(all);
     return out;
 }
 
-static bool check_role(const json_t *message, size_t i, struct lk_api_error *error) {
-    static const char *const roles[] = {"system",    "developer", "user",
-                                        "assistant", "tool",      "function"};
-    const char *given = json_string_value(json_object_get(message, "role"));
-    for (size_t k = 0; given && k < sizeof roles / sizeof roles[0]; k++)
-        if (strcmp(given, roles[k]) == 0) return true;
-    return lk_api_error_set(error, 400, "invalid_value", "messages",
-                            "messages[%zu].role is '%.40s', but must be system, developer, user, "
-                            "assistant or tool",
-                            i, given ? given : "");
-}
-
-/* A message as chat templates know it: the fields of the client, with the content as a string. */
+/* A message as chat templates know it: the fields of the client, with the content as a string. A
+ * text is a message of the user. NULL: see `error`. */
 static json_t *parse_message(const json_t *message, size_t i, struct lk_call_store *store,
                              struct lk_api_error *error) {
-    static const char *const fields[] = {"role", "tool_call_id", "name"};
+    static const char *const fields[] = {"tool_call_id", "name"};
     static const char *const thoughts[] = {"reasoning_content", "reasoning", "thinking"};
+    if (json_is_string(message)) return json_pack("{s:s, s:O}", "role", "user", "content", message);
     if (!json_is_object(message)) {
         lk_api_error_set(error, 400, "invalid_type", "messages", "messages[%zu] must be an object",
                          i);
         return NULL;
     }
-    if (!check_role(message, i, error)) return NULL;
-    json_t *calls = parse_calls(message, store, error), *content = NULL, *out = NULL;
-    if (calls) content = parse_content(message, i, error);
-    if (content) out = json_pack("{s:o}", "content", content);
+    json_t *calls = parse_calls(message, store), *content = parse_content(message, error),
+           *out = NULL;
+    if (content)
+        out = json_pack("{s:s, s:o}", "role", lk_convert_role(message, error), "content", content);
     if (out && json_array_size(calls) > 0) json_object_set(out, "tool_calls", calls);
     json_decref(calls);
     if (!out) return NULL;
@@ -187,6 +177,7 @@ static bool parse_messages(struct lk_request *request, struct lk_call_store *sto
                                 "%zu messages are too many; the maximum is %d", n, LK_MAX_MESSAGE);
     request->messages = json_array();
     json_array_foreach(messages, i, message) {
+        if (json_is_null(message)) continue;
         json_t *out = parse_message(message, i, store, error);
         if (!out) return false;
         bool was_empty = json_string_length(json_object_get(out, "content")) == 0;
@@ -198,7 +189,9 @@ static bool parse_messages(struct lk_request *request, struct lk_call_store *sto
         else
             json_array_append_new(request->messages, out);
     }
-    return true;
+    return json_array_size(request->messages) > 0 ||
+           lk_api_error_set(error, 400, "missing_field", "messages",
+                            "'messages' has only messages that are null");
 }
 
 /* Is the last message continued, or answered? As llama-server, continue one of the assistant,

@@ -402,9 +402,7 @@ const struct lk_endpoint lk_openai_responses = {.parse = parse_body,
 
 /* ---- the request body, converted to that of /v1/chat/completions ---- */
 
-static const struct lk_text_parts input_parts = {"input", NULL, "", false};
-static const struct lk_text_parts output_parts = {"input", NULL, "", true};
-static const struct lk_text_parts thought_parts = {"input", NULL, "\n\n", false};
+static const struct lk_text_parts input_parts = {NULL, ""}, thought_parts = {NULL, "\n\n"};
 
 /* The last message, if it has only thoughts so far. */
 static json_t *last_thoughts(const json_t *messages) {
@@ -415,13 +413,9 @@ static json_t *last_thoughts(const json_t *messages) {
     return json_object_get(last, "reasoning_content") && !has_more ? last : NULL;
 }
 
-static bool convert_message(json_t *messages, const json_t *item, size_t i,
-                            struct lk_api_error *error) {
-    const char *role = json_string_value(json_object_get(item, "role"));
+static bool convert_message(json_t *messages, const json_t *item, struct lk_api_error *error) {
+    const char *role = lk_convert_role(item, error);
     struct lk_buf text = {0};
-    if (!role)
-        return lk_api_error_set(error, 400, "missing_field", "input", "input[%zu] has no 'role'",
-                                i);
     bool good = lk_convert_text(json_object_get(item, "content"), &input_parts, &text, error);
     json_t *thoughts = strcmp(role, "assistant") == 0 ? last_thoughts(messages) : NULL;
     if (good && thoughts)
@@ -465,7 +459,7 @@ static const json_t *first_field(const json_t *item, const char *const *names) {
 static bool convert_output(json_t *messages, const json_t *id, const json_t *output,
                            struct lk_api_error *error) {
     struct lk_buf text = {0};
-    bool good = lk_convert_text(output, &output_parts, &text, error) &&
+    bool good = lk_convert_text(output, &input_parts, &text, error) &&
                 lk_convert_result(messages, id, &text, error);
     lk_buf_free(&text);
     return good;
@@ -480,31 +474,34 @@ static bool convert_call(json_t *messages, const json_t *item, const char *type,
                                                                   "operation", NULL};
     const json_t *id = first_field(item, ids), *output = json_object_get(item, "output");
     json_t *name = json_object_get(item, "name");
-    if (!json_is_string(name) && strcmp(type, "function_call") == 0)
-        return lk_api_error_set(error, 400, "invalid_value", "input",
-                                "'input' has a call of a tool without name or arguments");
-    if (!json_is_string(name) && !json_object_get(item, "call_id")) return lk_api_omit(error, type);
-    name = json_is_string(name) ? json_incref(name)
-                                : json_stringn(type, strlen(type) - strlen("_call"));
-    bool good = lk_convert_call(messages, id, name, first_field(item, arguments), "input", error);
+    bool is_function = strcmp(type, "function_call") == 0;
+    if (!json_is_string(name) && !is_function && !json_object_get(item, "call_id"))
+        return lk_api_omit(error, type);
+    name = json_is_string(name) || is_function ? json_incref(name)
+                                               : json_stringn(type, strlen(type) - strlen("_call"));
+    bool good = lk_convert_call(messages, id, name, first_field(item, arguments), error);
     json_decref(name);
     if (good && output && !json_is_null(output)) good = convert_output(messages, id, output, error);
     return good;
 }
 
-/* Calls are items of their own; the common form has them in the message of the assistant. Items of
- * unknown types are messages if they have a content, and otherwise left out. */
-static bool convert_item(json_t *messages, const json_t *item, size_t i,
-                         struct lk_api_error *error) {
+/* Calls are items of their own; the common form has them in the message of the assistant. A text is
+ * a message of the user. Items of unknown types are messages if they have a role, and otherwise
+ * left out. */
+static bool convert_item(json_t *messages, json_t *item, size_t i, struct lk_api_error *error) {
     static const char *const ids[] = {"call_id", "id", NULL}, *const outputs[] = {"output",
                                                                                   "content",
                                                                                   "tools", NULL};
     const char *type = json_string_value(json_object_get(item, "type"));
+    if (json_is_null(item)) return true;
+    if (json_is_string(item))
+        return lk_convert_append(messages, json_pack("{s:s, s:O}", "role", "user", "content", item),
+                                 error);
     if (!json_is_object(item))
         return lk_api_error_set(error, 400, "invalid_type", "input", "input[%zu] must be an object",
                                 i);
     if (!type || strcmp(type, "message") == 0 || json_object_get(item, "role"))
-        return convert_message(messages, item, i, error);
+        return convert_message(messages, item, error);
     if (strcmp(type, "reasoning") == 0) return convert_thoughts(messages, item, error);
     if (ends_with(type, "_call")) return convert_call(messages, item, type, error);
     if (ends_with(type, "_output"))
@@ -513,15 +510,18 @@ static bool convert_item(json_t *messages, const json_t *item, size_t i,
 }
 
 static bool convert_input(json_t *to, const json_t *from, struct lk_api_error *error) {
-    const json_t *input = json_object_get(from, "input"), *item,
+    const json_t *input = json_object_get(from, "input"),
                  *instructions = json_object_get(from, "instructions");
-    json_t *messages = json_array();
+    json_t *messages = json_array(), *item;
     size_t i;
     json_object_set_new(to, "messages", messages);
-    if (lk_json_field_is_set(from, "instructions")) {
+    if (json_is_array(instructions)) {
+        json_array_foreach(instructions, i,
+                           item) if (!convert_item(messages, item, i, error)) return false;
+    } else if (lk_json_field_is_set(from, "instructions")) {
         if (!json_is_string(instructions))
             return lk_api_error_set(error, 400, "invalid_type", "instructions",
-                                    "'instructions' must be a string");
+                                    "'instructions' must be a string or an array of items");
         if (!lk_convert_append(messages,
                                json_pack("{s:s, s:O}", "role", "system", "content", instructions),
                                error))
@@ -550,9 +550,6 @@ static bool convert_format(json_t *to, const json_t *from, struct lk_api_error *
         json_object_set(to, "response_format", format);
         return true;
     }
-    if (!json_is_object(json_object_get(format, "schema")))
-        return lk_api_error_set(error, 400, "missing_field", "text",
-                                "'text.format.schema' must be an object");
     json_object_set_new(to, "response_format",
                         json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
     return true;

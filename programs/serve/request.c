@@ -34,8 +34,11 @@ static bool parse_seed(struct lk_request *request, struct lk_api_error *error) {
     uint32_t drawn = 0;
     if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = 1;
     int64_t seed = drawn;
+    double real = json_real_value(given);
     if (json_is_integer(given))
         seed = json_integer_value(given);
+    else if (json_is_real(given) && real == floor(real) && fabs(real) > (double)max_exact)
+        memcpy(&seed, &real, sizeof seed); /* of unsigned 64-bit integers, or beyond */
     else if (!lk_json_field_int(request->body, "seed", -max_exact, max_exact, &seed, error))
         return false;
     uint64_t bits = (uint64_t)seed;
@@ -299,10 +302,10 @@ static bool parse_stop(struct lk_request *request, struct lk_api_error *error) {
                                 "'stop' must be a string or an array of at most %d strings",
                                 LK_MAX_STOP);
     json_array_foreach(stop, i, item) {
-        if (!json_is_string(item) || json_string_length(item) == 0)
+        if (!json_is_string(item) && !json_is_null(item))
             return lk_api_error_set(error, 400, "invalid_type", "stop",
-                                    "'stop' must contain only non-empty strings");
-        if (!add_stop(request, item, error)) return false;
+                                    "'stop' must contain only strings");
+        if (json_string_length(item) > 0 && !add_stop(request, item, error)) return false;
     }
     return true;
 }
@@ -353,9 +356,20 @@ static bool parse_stream(struct lk_request *request, struct lk_api_error *error)
     return lk_json_field_bool(options, "include_usage", &request->include_usage, error);
 }
 
-/* OpenAI's "response_format". */
-static bool parse_response_format(struct lk_request *request, struct lk_api_error *error) {
+/* The grammar of a format with a schema; NULL: of any object. */
+static bool set_schema(struct lk_request *request, const json_t *schema,
+                       struct lk_api_error *error) {
     static const struct lk_schema_use use = {.field = "response_format"};
+    json_t *any = json_pack("{s:s}", "type", "object");
+    request->sampling.grammar = request->grammar =
+        lk_schema_grammar(schema && !json_is_null(schema) ? schema : any, &use, error);
+    json_decref(any);
+    request->grammar_field = use.field;
+    return request->grammar != NULL;
+}
+
+/* OpenAI's "response_format", and llama-cpp-python's and TGI's forms of it. */
+static bool parse_response_format(struct lk_request *request, struct lk_api_error *error) {
     const json_t *format = json_object_get(request->body, "response_format");
     const char *type = NULL;
     if (!format || json_is_null(format)) return true;
@@ -363,28 +377,23 @@ static bool parse_response_format(struct lk_request *request, struct lk_api_erro
         return lk_api_error_set(error, 400, "invalid_type", "response_format",
                                 "'response_format' must be an object");
     if (!lk_json_field_string(format, "type", &type, error)) return false;
-    if (type && strcmp(type, "text") == 0) return true;
-    if (type && strcmp(type, "json_object") == 0) {
-        /* Like llama-server, accept a schema here too. */
+    if (!type ? json_object_size(format) == 0 : strcmp(type, "text") == 0) return true;
+    const json_t *value = json_object_get(format, "value");
+    if (type && (strcmp(type, "json_object") == 0 || strcmp(type, "json") == 0)) {
         const json_t *schema = json_object_get(format, "schema");
-        json_t *any = json_pack("{s:s}", "type", "object");
-        request->grammar =
-            lk_schema_grammar(schema && !json_is_null(schema) ? schema : any, &use, error);
-        json_decref(any);
-    } else if (type && strcmp(type, "json_schema") == 0) {
+        return set_schema(request, schema ? schema : value, error);
+    }
+    if (type && strcmp(type, "json_schema") == 0) {
         const json_t *inner = json_object_get(format, "json_schema"),
                      *schema = json_object_get(inner ? inner : format, "schema");
-        if (!json_is_object(schema))
-            return lk_api_error_set(error, 400, "missing_field", "response_format",
+        if (schema && !json_is_null(schema) && !json_is_object(schema))
+            return lk_api_error_set(error, 400, "invalid_type", "response_format",
                                     "'response_format.json_schema.schema' must be an object");
-        request->grammar = lk_schema_grammar(schema, &use, error);
-    } else {
-        return lk_api_error_set(error, 400, "invalid_value", "response_format",
-                                "'response_format.type' must be text, json_object or json_schema");
+        return set_schema(request, schema ? schema : value, error);
     }
-    request->sampling.grammar = request->grammar;
-    request->grammar_field = use.field;
-    return request->grammar != NULL;
+    return lk_api_error_set(error, 400, "invalid_value", "response_format",
+                            "'response_format.type' must be text, json_object or json_schema; a "
+                            "grammar is the field 'grammar'");
 }
 
 /* llama-server's "json_schema". */

@@ -103,23 +103,14 @@ static void anthropic_fields(void **state) {
 static void anthropic_refuses(void **state) {
     static const struct {
         const char *body, *named;
-    } bad[] = {
-        {"{'messages': [" USER "]}", "'max_tokens' is missing"},
-        {"{'max_tokens': 3}", "'messages'"},
-        {"{'max_tokens': 3, 'messages': []}", "'messages'"},
-        {"{'max_tokens': 3, 'messages': ['a']}", "messages[0].role"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'robot', 'content': 'a'}]}", "'robot'"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': 5}]}", "messages[0].content"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'user', 'content': [{'type': 'text'}]}]}",
-         "must have a string 'text'"},
-        {"{'max_tokens': 3, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', "
-         "'name': 'f', 'input': 5}]}]}",
-         "without name or arguments"},
-        {"{'max_tokens': 3, 'messages': [" USER "], 'tools': [{}]}", "tools[0] has no name"},
-        {"{'max_tokens': 3, 'messages': [" USER "], 'tool_choice': {'type': 'tool'}}",
-         "'tool_choice'"},
-        {"{'max_tokens': 3, 'messages': [" USER "], 'mcp_servers': [{'name': 'x'}]}",
-         "'mcp_servers'"}};
+    } bad[] = {{"{'messages': [" USER "]}", "'max_tokens' is missing"},
+               {"{'max_tokens': 3}", "'messages'"},
+               {"{'max_tokens': 3, 'messages': []}", "'messages'"},
+               {"{'max_tokens': 3, 'messages': [" USER "], 'tools': [{}]}", "tools[0] has no name"},
+               {"{'max_tokens': 3, 'messages': [" USER "], 'tool_choice': {'type': 'tool'}}",
+                "'tool_choice'"},
+               {"{'max_tokens': 3, 'messages': [" USER "], 'mcp_servers': [{'name': 'x'}]}",
+                "'mcp_servers'"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(convert_anthropic, bad[i].body, bad[i].named);
 }
@@ -242,21 +233,49 @@ static void left_out(void **state) {
     }
 }
 
+/* Items that no API has: a role, a text or a name is missing, or of another type. */
+static void odd_items(void **state) {
+    (void)state;
+    static const char call[] = "{'role': 'assistant', 'content': null, 'tool_calls': [{'type': "
+                               "'function', 'function': {'name': 'unknown', 'arguments': '5'}}]}";
+    char expected[400];
+    snprintf(expected, sizeof expected,
+             "{'max_tokens': 3, 'messages': [" USER ", " USER ", {'role': 'user', 'content': '5'}, "
+             "{'role': 'user', 'content': ''}, %s]}",
+             call);
+    expect_converted(
+        convert_anthropic,
+        "{'max_tokens': 3, 'messages': ['a', null, {'role': 'robot', 'content': 'a'}, "
+        "{'role': 'user', 'content': 5}, {'role': 'user', 'content': [{'type': 'text'}, "
+        "null]}, {'role': 'assistant', 'content': [{'type': 'tool_use', 'input': 5}]}]}",
+        expected);
+    snprintf(expected, sizeof expected, "{'messages': [" USER ", " USER ", %s]}", call);
+    expect_converted(lk_openai_responses_to_chat,
+                     "{'input': ['a', null, {'type': 'message', 'content': 'a'}, {'type': "
+                     "'function_call', 'arguments': 5}]}",
+                     expected);
+    snprintf(expected, sizeof expected,
+             "{'stream': true, 'messages': ['a', {'role': 'user', 'content': 'ab'}, %s]}", call);
+    expect_converted(
+        lk_ollama_chat_to_openai,
+        "{'messages': ['a', null, {'role': 'robot', 'content': ['a', {'type': 'text', "
+        "'text': 'b'}]}, {'role': 'assistant', 'tool_calls': [{'function': {'arguments': "
+        "5}}]}]}",
+        expected);
+}
+
 static void responses_refuses(void **state) {
     static const struct {
         const char *body, *named;
     } bad[] = {{"{}", "'input'"},
                {"{'input': 5}", "'input'"},
-               {"{'input': ['a']}", "input[0]"},
-               {"{'input': [{'type': 'message', 'content': 'a'}]}", "no 'role'"},
-               {"{'input': [{'type': 'function_call'}]}", "without name"},
+               {"{'input': [5]}", "input[0]"},
                {"{'input': 'a', 'conversation': 'c'}", "'conversation'"},
                {"{'input': 'a', 'background': true}", "'background'"},
                {"{'input': 'a', 'top_logprobs': 3}", "'top_logprobs'"},
                {"{'input': 'a', 'instructions': 5}", "'instructions'"},
                {"{'input': 'a', 'tools': 5}", "'tools'"},
-               {"{'input': 'a', 'tool_choice': {'type': 'mcp'}}", "'tool_choice'"},
-               {"{'input': 'a', 'text': {'format': {'type': 'json_schema'}}}", "schema"}};
+               {"{'input': 'a', 'tool_choice': {'type': 'mcp'}}", "'tool_choice'"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(lk_openai_responses_to_chat, bad[i].body, bad[i].named);
 }
@@ -296,15 +315,11 @@ static void ollama_bodies(void **state) {
 static void ollama_refuses(void **state) {
     static const struct {
         const char *body, *named;
-    } bad[] = {
-        {"{'messages': 'a'}", "'messages'"},
-        {"{'messages': ['a']}", "no 'role'"},
-        {"{'messages': [{'role': 'user', 'content': []}]}", "messages[0].content"},
-        {"{'messages': [" USER "], 'options': []}", "'options'"},
-        {"{'messages': [" USER "], 'format': 'yaml'}", "'format'"},
-        {"{'messages': [" USER "], 'stream': 1}", "'stream'"},
-        {"{'messages': [" USER "], 'think': 1}", "'think'"},
-        {"{'messages': [{'role': 'assistant', 'tool_calls': [{}]}]}", "without name or arguments"}};
+    } bad[] = {{"{'messages': 'a'}", "'messages'"},
+               {"{'messages': [" USER "], 'options': []}", "'options'"},
+               {"{'messages': [" USER "], 'format': 'yaml'}", "'format'"},
+               {"{'messages': [" USER "], 'stream': 1}", "'stream'"},
+               {"{'messages': [" USER "], 'think': 1}", "'think'"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(lk_ollama_chat_to_openai, bad[i].body, bad[i].named);
     expect_refused(lk_ollama_generate_to_openai, "{'prompt': 5}", "'prompt'");
@@ -316,8 +331,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(anthropic_messages), cmocka_unit_test(anthropic_fields),
         cmocka_unit_test(anthropic_refuses),  cmocka_unit_test(responses_input),
-        cmocka_unit_test(left_out),           cmocka_unit_test(responses_refuses),
-        cmocka_unit_test(ollama_bodies),      cmocka_unit_test(ollama_refuses),
+        cmocka_unit_test(left_out),           cmocka_unit_test(odd_items),
+        cmocka_unit_test(responses_refuses),  cmocka_unit_test(ollama_bodies),
+        cmocka_unit_test(ollama_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
