@@ -584,6 +584,12 @@ lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err
  * many codecs is up to some percent larger than its plan. */
 lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);
 
+/* The same for n recipes: tuned[i] has the size of like[i], and result[i] is like[i]'s, measured on
+ * the same text. One prompt serves all that is measured in the first round. tuned: [n], whose
+ * recipes are owned by the caller, unless it fails. */
+lk_status lk_tune_solve_like_all(lk_tune *tune, const lk_recipe *const *like, size_t n,
+                                 lk_tuned *tuned, lk_compare_result *result, lk_err *err);
+
 /* Find a small recipe whose measured KL is at most max_kl. LK_E_ARG if none is found. */
 lk_status lk_tune_solve_kl(lk_tune *tune, double max_kl, lk_tuned *out, lk_err *err);
 

@@ -276,6 +276,45 @@ lk_status lk_tune_solve(lk_tune *t, uint64_t max_bytes, lk_tuned *out, lk_err *e
     return solve(t, max_bytes, 0, out, err);
 }
 
+/* Append the texts of what lk_tune_solve measures first for a size; text: room for
+ * LK_TUNE_MAX_CANDIDATE more. */
+static lk_status append_candidates(lk_tune *t, uint64_t max_bytes, struct lk_buf *text, size_t *n,
+                                   lk_err *err) {
+    struct lk_tune_search s;
+    lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
+    if (!status) status = lk_tune_search_extend(&s, err);
+    for (size_t i = 0; !status && i < s.n; i++)
+        lk_buf_append_str(&text[(*n)++], lk_buf_cstr(&s.at[i].text));
+    lk_tune_search_close(&s);
+    return status;
+}
+
+lk_status lk_tune_solve_like_all(lk_tune *t, const lk_recipe *const *like, size_t n,
+                                 lk_tuned *tuned, lk_compare_result *result, lk_err *err) {
+    size_t n_text = 0, size = n * (LK_TUNE_MAX_CANDIDATE + 1) * sizeof(struct lk_buf), n_tuned = 0;
+    struct lk_measure measure = lk_tune_measure_of(t);
+    struct lk_buf *text = lk_alloc(&t->ledger, LK_FOR_OTHER, size);
+    lk_plan plan;
+    if (!text) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n);
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        const char *name = lk_recipe_text(like[i]);
+        lk_buf_append_str(&text[n_text++], name);
+        status = lk_tune_plan(t->model, name, t->opts.n_ctx, &plan, err);
+        if (!status) status = append_candidates(t, plan.cache_bytes, text, &n_text, err);
+    }
+    if (!status) status = lk_measure_set(&measure, &t->recipes, text, n_text, err);
+    for (; !status && n_tuned < n; n_tuned++) {
+        status = lk_tune_solve_like(t, like[n_tuned], &tuned[n_tuned], err);
+        if (status) break;
+        result[n_tuned] = *lk_tune_log_find(&t->log, t->recipes.id, lk_recipe_text(like[n_tuned]));
+    }
+    while (status && n_tuned > 0) lk_recipe_free(tuned[--n_tuned].recipe);
+    for (size_t i = 0; i < n_text; i++) lk_buf_free(&text[i]);
+    lk_release(&t->ledger, LK_FOR_OTHER, text, size);
+    return status;
+}
+
 lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, lk_err *err) {
     enum { ATTEMPTS = 5 };
     struct lk_measure measure = lk_tune_measure_of(t);

@@ -159,6 +159,12 @@ static lk_status add_finer_keys(struct lk_tune_search *s, lk_err *err) {
     return status;
 }
 
+lk_status lk_tune_search_extend(struct lk_tune_search *s, lk_err *err) {
+    lk_status status = add_finer_keys(s, err);
+    if (s->t->opts.n_round < 0) keep_estimates(s);
+    return status;
+}
+
 static lk_status measure_candidates(struct lk_tune_search *s, lk_err *err) {
     struct lk_measure measure = lk_tune_measure_of(s->t);
     struct lk_buf text[LK_TUNE_MAX_CANDIDATE]; /* borrowed */
@@ -224,8 +230,7 @@ static lk_status add_sums(struct lk_tune_search *s, size_t from, size_t first, l
  * with the smallest measured KL is at s->at[*best]. */
 lk_status lk_tune_search_improve(struct lk_tune_search *s, size_t *best, lk_err *err) {
     double scale = 1;
-    lk_status status = add_finer_keys(s, err);
-    if (s->t->opts.n_round < 0) keep_estimates(s);
+    lk_status status = lk_tune_search_extend(s, err);
     if (!status) status = measure_candidates(s, err);
     for (int round = 0; !status && round < s->t->opts.n_round; round++) {
         keep_only(s, best_measured(s));

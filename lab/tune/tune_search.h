@@ -1,8 +1,8 @@
 /* The search for a recipe of a given size.
  *
  *   lk_tune_search_open      the best estimate for each size of 'recent', without measuring
- *   lk_tune_search_improve   measure them, also with more bits for keys, and in rounds
- *                            variants of the best one
+ *   lk_tune_search_extend    the candidates of the first round: also with more bits for keys
+ *   lk_tune_search_improve   extend, measure, and in rounds measure variants of the best one
  */
 #ifndef LK_TUNE_TUNE_SEARCH_H
 #define LK_TUNE_TUNE_SEARCH_H
@@ -39,8 +39,12 @@ void lk_tune_search_close(struct lk_tune_search *s);
 /* Index of the candidate with the smallest estimate. */
 size_t lk_tune_search_best_estimate(const struct lk_tune_search *s);
 
-/* Measure. s->at[*best] has the smallest measured KL of the candidates that are small enough; if
- * none is, it is any of them. Errors of lk_tune_measure. */
+/* Add the candidates with more bits for keys; without rounds, only the best estimates stay.
+ * LK_E_NOMEM. */
+lk_status lk_tune_search_extend(struct lk_tune_search *s, lk_err *err);
+
+/* Extend and measure. s->at[*best] has the smallest measured KL of the candidates that are small
+ * enough; if none is, it is any of them. Errors of lk_tune_measure. */
 lk_status lk_tune_search_improve(struct lk_tune_search *s, size_t *best, lk_err *err);
 
 #endif

@@ -37,6 +37,7 @@ struct chat {
     double prefill_seconds, decode_seconds;
     bool terminal; /* standard input and output are a terminal */
     bool color;
+    bool tunes; /* a process tunes the recipe in the background */
     bool quit;
     int status; /* to exit with */
 };

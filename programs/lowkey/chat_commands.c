@@ -1,6 +1,7 @@
 /* The table of commands, what they do, and completion. */
 #include "chat_commands.h"
 
+#include "auto_recipe.h"
 #include "base/closest.h"
 #include "cache_report.h"
 #include "chat.h"
@@ -306,7 +307,8 @@ static void cmd_stats(struct chat *c, const char *args) {
                tokens_per_second(c->decode_tokens, c->decode_seconds));
     add_cache_rows(c->session, &table);
     add_rank_rows(c->model, c->session, &table);
-    printf("recipe: %s%s\n", lk_recipe_text(c->recipe), tuned_note(c->model, c->recipe));
+    char title[RECIPE_TITLE];
+    printf("recipe: %s\n", recipe_title(c->model, c->recipe, title));
     table_print(&table, stdout, false);
 }
 

@@ -1,4 +1,5 @@
 /* lowkey bench: the speed of recipes at chosen depths. */
+#include "auto_recipe.h"
 #include "available.h"
 #include "cmd.h"
 #include "common.h"
@@ -38,8 +39,8 @@ static int read_args(const struct command *command, int argc, char **argv, struc
         {"What to measure",
          {
              {'k', "kv", "RECIPE",
-              "preset, recipe or file; may be repeated (default f16 and " DEFAULT_RECIPE ")",
-              OPT_TEXTS, &a->kv},
+              "preset, recipe or file; may be repeated (default f16 and best-4)", OPT_TEXTS,
+              &a->kv},
              {'d', "depth", "N[,N...]",
               "tokens in the cache when a measurement starts (default 0,8k)", OPT_NUMBERS,
               &a->depth, 0, DEPTH_MOST},
@@ -69,7 +70,7 @@ static int check_args(struct bench_args *a) {
     }
     if (!a->kv.n) {
         a->kv.item[a->kv.n++] = "f16";
-        a->kv.item[a->kv.n++] = DEFAULT_RECIPE;
+        a->kv.item[a->kv.n++] = "best-4";
     }
     if (!a->prefill && !a->decode)
         return print_error("nothing to measure: --prefill and --tokens are both 0");
@@ -282,6 +283,7 @@ int cmd_bench(const struct command *command, int argc, char **argv) {
     int status = check_args(&a);
     if (!status) status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = model_open(&a.model, false, &model);
+    if (!status) status = auto_recipes_open(&a.model, model, &recipes);
     if (!status) status = find_tokens(&a, model, &tok);
     if (!status) warn_beyond_training(model, a.depth.item[a.depth.n - 1]);
     if (!status && !a.model.cluster) status = check_depth(&a, model, &recipes);

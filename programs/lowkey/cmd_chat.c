@@ -1,4 +1,5 @@
 /* lowkey chat: chat with a model in the terminal. */
+#include "auto_recipe.h"
 #include "chat.h"
 #include "chat_commands.h"
 #include "chat_saved.h"
@@ -64,9 +65,12 @@ static int check_template(const struct chat *c) {
 }
 
 static void print_welcome(const struct chat *c) {
-    char *name = model_name(c->model), n_ctx[NUMBER_BUF], label[RECIPE_LABEL];
-    chat_note(c, "%s, cache %s%s, context %s tokens", name, recipe_label(c->recipe, label),
-              tuned_note(c->model, c->recipe), format_count(n_ctx, c->n_ctx));
+    char *name = model_name(c->model), n_ctx[NUMBER_BUF], title[RECIPE_TITLE];
+    chat_note(c, "%s, cache %s, context %s tokens", name, recipe_title(c->model, c->recipe, title),
+              format_count(n_ctx, c->n_ctx));
+    if (c->tunes)
+        chat_note(c, "while nothing else runs, a better cache for this model is looked for; the "
+                     "next chat will use it");
     chat_note(c, "/help lists commands, /file NAME attaches a document, Ctrl-D leaves");
     free(name);
 }
@@ -155,7 +159,12 @@ int cmd_chat(const struct command *command, int argc, char **argv) {
     c.args.model.n_ctx = c.args.session.ctx;
     if (!status) status = model_open(&c.args.model, true, &c.model);
     if (!status) sampler_args_complete(&c.args.sampler, c.model);
-    if (!status) status = open_default_recipe(c.model, &c.recipe);
+    bool is_auto = !status && !c.recipe;
+    if (!status)
+        status = auto_recipe_open(&c.args.session.auto_kv, &c.args.model, c.model,
+                                  &c.args.session.kv, &c.recipe);
+    if (!status && is_auto && c.terminal && !c.args.session.auto_kv.memory)
+        c.tunes = auto_recipes_make_later(&c.args.model, c.model, &c.args.session.kv);
     if (!status) status = start_chat(&c);
     if (!status) {
         const struct line_reader_opts opts = {c.terminal, c.color, chat_complete};

@@ -55,8 +55,8 @@ static int read_args(const struct command *command, int argc, char **argv, struc
         {"Evaluation",
          {
              {'k', "kv", "RECIPE",
-              "preset, recipe or file (default " DEFAULT_RECIPE
-              "), or llama.cpp:TYPE for libllama's cache of type f16, q8_0, q5_1, q5_0, q4_1, "
+              "preset, recipe or file (default best-4), or llama.cpp:TYPE for libllama's cache of "
+              "type f16, q8_0, q5_1, q5_0, q4_1, "
               "q4_0, "
               "iq4_nl or plain (f16 without flash attention); may be repeated",
               OPT_TEXTS, &a->kv,
@@ -279,7 +279,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
         return result;
     }
     if (a.data && !*a.data) a.data = NULL;
-    if (!a.kv.n) a.kv.item[a.kv.n++] = DEFAULT_RECIPE;
+    if (!a.kv.n) a.kv.item[a.kv.n++] = "best-4";
     int status = find_tasks(argv + first, argc - first, task, &eval.n_task);
     if (!status) status = read_recipe_texts(&a.kv, kv);
     if (!status && a.text) status = read_text_file(a.text, "text", MAX_PROMPT_BYTES, &text);

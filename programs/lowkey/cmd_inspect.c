@@ -1,4 +1,5 @@
 /* lowkey inspect: contents and errors of a cache by layer and level. */
+#include "auto_recipe.h"
 #include "base/atomic_file.h"
 #include "cmd.h"
 #include "common.h"
@@ -29,10 +30,7 @@ static int read_args(const struct command *command, int argc, char **argv, struc
     const struct opt_group groups[] = {
         {"What to inspect",
          {
-             {'k', "kv", "RECIPE",
-              "preset, recipe, or file with a recipe (default: the first preset tuned for the "
-              "model, or " DEFAULT_RECIPE ")",
-              OPT_TEXTS, &a->kv},
+             {'k', "kv", "RECIPE", KV_HELP, OPT_TEXTS, &a->kv, .complete = KV_WORDS},
              {'f', "file", "FILE",
               "the text; -: standard input (default: made-up sentences, whose errors say little "
               "about real texts)",
@@ -237,7 +235,7 @@ int cmd_inspect(const struct command *command, int argc, char **argv) {
     if (result != ARGS_RUN) return result;
     int status = open_single_recipe(command, &a.kv, &recipe);
     if (!status) status = model_open(&a.model, false, &model);
-    if (!status) status = open_default_recipe(model, &recipe);
+    if (!status) status = auto_recipe_open(NULL, &a.model, model, &a.kv, &recipe);
     if (!status) status = find_tokens(&a, model, &tok);
     if (!status) status = inspect_cache(&a, model, recipe, &tok);
     free(tok.at);

@@ -1,4 +1,5 @@
 /* lowkey perplexity: recipes compared with the full cache on a text. */
+#include "auto_recipe.h"
 #include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
@@ -158,6 +159,7 @@ int cmd_perplexity(const struct command *command, int argc, char **argv) {
     int status = recipes_open(&a.kv, "best-3", &recipes);
     if (!status) status = read_text(a.file, &text);
     if (!status) status = model_open(&a.model, false, &model);
+    if (!status) status = auto_recipes_open(&a.model, model, &recipes);
     if (!status) status = tokenize_text(model, &text, &tok);
     if (!status && lk_model_get_info(model).is_adapted) status = open_original(&a, &reference);
     if (!status) status = compare(&a, model, reference, &recipes, tok.at, tok.n);

@@ -1,4 +1,5 @@
 /* lowkey plan: the memory that contexts need. */
+#include "auto_recipe.h"
 #include "cmd.h"
 #include "common.h"
 #include "lowkey_cluster.h"
@@ -486,6 +487,7 @@ int cmd_plan(const struct command *command, int argc, char **argv) {
     if (!given) add_presets(&a);
     int status = recipes_open(&a.kv, "f16", &recipes);
     if (!status) status = open_stages(&a, &stages);
+    if (!status) status = auto_recipes_open(&a.model, stages.model[0], &recipes);
     if (!status && !given) status = add_tuned_presets(stages.model[0], &recipes);
     if (!status) {
         lk_model_info info = lk_model_get_info(stages.model[0]);

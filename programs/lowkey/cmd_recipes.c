@@ -68,8 +68,10 @@ static int list_presets(void) {
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
         free(how);
     }
-    printf("\n%sPresets for one model%s ('lowkey tune'). run, chat and serve use its first one by "
-           "default.\n",
+    printf("\n%sTuned for one model%s: 'auto' (the default of run, chat and serve), 'auto-3' and "
+           "'auto-2' are what\n'lowkey tune -m MODEL' found in the sizes of best-4, best-3 and "
+           "best-2, "
+           "else these presets, else best-N.\n",
            bold, plain);
     for (size_t i = 0; lk_recipe_tuned(i, &p); i++) {
         printf("  %s%s%s%*s", bold, p.name, plain, (int)(TUNED_COLUMN - strlen(p.name)), "");
@@ -122,7 +124,15 @@ static void print_level_table(const lk_recipe *recipe) {
 static int check_recipes(const struct string_list *kv, bool json) {
     struct recipes recipes;
     int status = recipes_open(kv, "f16", &recipes);
-    if (status) return status;
+    for (size_t i = 0; !status && i < recipes.n; i++)
+        if (!recipes.item[i])
+            status = print_error("what %s stands for depends on the model; see 'lowkey plan -m "
+                                 "MODEL --kv %s'",
+                                 recipes.name[i], recipes.name[i]);
+    if (status) {
+        recipes_free(&recipes);
+        return status;
+    }
     json_t *list = json_array();
     for (size_t i = 0; i < recipes.n; i++) {
         const lk_recipe *recipe = recipes.item[i];

@@ -1,4 +1,5 @@
 /* lowkey run: continue a prompt. */
+#include "auto_recipe.h"
 #include "base/atomic_file.h"
 #include "base/clock.h"
 #include "cache_report.h"
@@ -242,9 +243,8 @@ static void print_stats(const struct run_args *a, const struct run *r) {
     table_cell(&table, "decode");
     table_cell(&table, "%s tokens", format_count(b, r->answer.n_tok));
     table_cell(&table, "%.1f tokens/s", tokens_per_second(r->answer.n_eval, r->answer.seconds));
-    char label[RECIPE_LABEL];
-    fprintf(stderr, "\nrecipe: %s%s\n", recipe_label(r->recipe, label),
-            tuned_note(r->model, r->recipe));
+    char title[RECIPE_TITLE];
+    fprintf(stderr, "\nrecipe: %s\n", recipe_title(r->model, r->recipe, title));
     if (r->drafting.drafter) {
         char drafts[3 * NUMBER_BUF];
         drafting_describe(&r->drafting, drafts, sizeof drafts);
@@ -305,6 +305,15 @@ static int generate_answer(const struct run_args *a, struct run *r) {
     return r->answer.stop == STOP_INTERRUPTED && !status ? STATUS_INTERRUPTED : status;
 }
 
+/* Say which recipe 'auto' is, on a terminal. */
+static void print_recipe(const struct run_args *a, const struct run *r) {
+    char title[RECIPE_TITLE];
+    int size = a->session.kv.n ? auto_size(a->session.kv.item[0]) : AUTO_SIZE;
+    bool tuned = a->session.auto_kv.memory || auto_recipe_exists(r->model, size);
+    print_error("cache %s; %s", recipe_title(r->model, r->recipe, title),
+                tuned ? "--kv selects another" : "--tune fits it to this model");
+}
+
 int cmd_run(const struct command *command, int argc, char **argv) {
     struct run_args a = {
         .model.cluster = command->cluster, .n = 256, .sampler = sampler_args_default()};
@@ -318,10 +327,9 @@ int cmd_run(const struct command *command, int argc, char **argv) {
     if (!status) status = model_open(&a.model, true, &r.model);
     if (!status) sampler_args_complete(&a.sampler, r.model);
     bool is_default = !status && !r.recipe;
-    if (!status) status = open_default_recipe(r.model, &r.recipe);
-    if (!status && is_default && isatty(STDERR_FILENO) && *tuned_note(r.model, r.recipe))
-        print_error("cache %s%s; --kv selects another", lk_recipe_text(r.recipe),
-                    tuned_note(r.model, r.recipe));
+    if (!status)
+        status = auto_recipe_open(&a.session.auto_kv, &a.model, r.model, &a.session.kv, &r.recipe);
+    if (!status && is_default && isatty(STDERR_FILENO)) print_recipe(&a, &r);
     if (!status) status = tokenize_prompt(&a, &r);
     if (!status) status = open_and_prefill(&a, &r);
     if (!status) status = generate_answer(&a, &r);

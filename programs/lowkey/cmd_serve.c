@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* SOCK_CLOEXEC */
 #endif
+#include "auto_recipe.h"
 #include "available.h"
 #include "base/clock.h"
 #include "cmd.h"
@@ -28,6 +29,7 @@ enum { MAX_KEYS = 256 };
 struct serve_args {
     struct model_args model;
     struct string_list kv, allow_kv, name, allow_host;
+    struct auto_args auto_kv;
     const char *host, *key_file, *draft, *origin, *session_dir, *chat_template;
     int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
         cache_limit, store_limit, max_body, request_memory;
@@ -96,6 +98,7 @@ struct serve {
     struct recipes recipes;
     bool from_presets[MAX_LIST]; /* added by "presets": dropped if the model cannot have it */
     bool allow_tuned;            /* --allow-kv presets */
+    bool is_auto;                /* recipes.item[0] depends on the model */
     struct lk_buf keys;
     const char *key[MAX_KEYS];
     size_t n_key;
@@ -151,10 +154,9 @@ static struct opt_group cache_options(struct serve_args *a) {
     return (struct opt_group){
         "Cache",
         {
-            {'k', "kv", "RECIPE",
-             "preset, recipe, or file with a recipe (default: the first preset tuned for the "
-             "model, or " DEFAULT_RECIPE "; see 'lowkey recipes')",
-             OPT_TEXTS, &a->kv},
+            {'k', "kv", "RECIPE", KV_HELP, OPT_TEXTS, &a->kv, .complete = KV_WORDS},
+            memory_option(&a->auto_kv),
+            tune_option(&a->auto_kv),
             {0, "allow-kv", "RECIPE",
              "recipe that requests may select besides --kv; presets: all presets; may be repeated",
              OPT_TEXTS, &a->allow_kv},
@@ -241,7 +243,8 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
     struct recipes *out = &s->recipes;
     if (a->kv.n > 1)
         return print_error("'serve' takes only one --kv; allow other recipes with --allow-kv");
-    int status = add_recipe(out, a->kv.n ? a->kv.item[0] : DEFAULT_RECIPE);
+    s->is_auto = !a->kv.n || auto_size(a->kv.item[0]);
+    int status = add_recipe(out, s->is_auto ? "best-4" : a->kv.item[0]);
     for (size_t i = 0; !status && i < a->allow_kv.n; i++) {
         if (strcmp(a->allow_kv.item[i], "presets") != 0) {
             status = add_recipe(out, a->allow_kv.item[i]);
@@ -260,13 +263,18 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
 
 /* What depends on the model: the default recipe, and the presets that were tuned for it. */
 static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
-    int status = STATUS_OK;
-    if (!a->kv.n) {
-        lk_recipe_free(s->recipes.item[0]);
-        s->recipes.item[0] = NULL;
-        status = open_default_recipe(s->model, &s->recipes.item[0]);
-        if (status) s->recipes.n = 0;
+    lk_recipe **first = &s->recipes.item[0];
+    if (s->is_auto) {
+        lk_recipe_free(*first);
+        *first = NULL;
     }
+    int status = auto_recipe_open(&a->auto_kv, &a->model, s->model, &a->kv, first);
+    if (!*first) s->recipes.n = 0;
+    bool tunes = !status && s->is_auto && !a->auto_kv.memory &&
+                 auto_recipes_make_later(&a->model, s->model, &a->kv);
+    if (tunes)
+        print_error("while the server is idle, a better cache for this model is looked for; the "
+                    "next start will use it (--kv best-4: never)");
     lk_preset preset;
     for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i, &preset); i++) {
         status = add_recipe(&s->recipes, preset.name);
@@ -415,12 +423,11 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
 }
 
 static void print_address(const struct lk_server_opts *o, int port) {
-    char bytes[NUMBER_BUF], label[RECIPE_LABEL];
+    char bytes[NUMBER_BUF], title[RECIPE_TITLE];
     const char *open = strchr(o->host, ':') ? "[" : "", *close = *open ? "]" : "";
-    printf(
-        "%s at http://%s%s%s:%d, cache %s%s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
-        o->id, open, o->host, close, port, recipe_label(o->recipe[0], label),
-        tuned_note(o->model, o->recipe[0]), o->n_ctx, format_bytes(bytes, o->max_bytes));
+    printf("%s at http://%s%s%s:%d, cache %s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
+           o->id, open, o->host, close, port, recipe_title(o->model, o->recipe[0], title), o->n_ctx,
+           format_bytes(bytes, o->max_bytes));
     bool loopback = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "::1") == 0 ||
                     strcmp(o->host, "localhost") == 0;
     if (!loopback && !o->n_key)

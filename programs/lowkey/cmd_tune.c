@@ -1,4 +1,5 @@
 /* lowkey tune: a recipe with its own bits for each layer, side and age of a model's cache. */
+#include "auto_recipe.h"
 #include "base/atomic_file.h"
 #include "cmd.h"
 #include "common.h"
@@ -9,8 +10,10 @@
 #include "text.h"
 #include "xalloc.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +23,7 @@ struct tune_args {
     struct number_list measure_bits;
     const char *check_text, *like, *output, *state;
     double bits, max_kl;
-    int64_t memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
+    int64_t while_pid, memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
         measure_memory, rounds;
     bool thorough, no_prompt, speed, json;
 };
@@ -34,8 +37,10 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "a text to tune on; -: standard input; may be repeated: each gets an equal share of "
               "the chunks",
               OPT_TEXTS, &a->text},
-             {0, "bits", "B", "the recipe's size in bits per value, everything counted", OPT_REAL,
-              &a->bits, 0.5, 16},
+             {0, "bits", "B",
+              "the recipe's size in bits per value, everything counted (default without a size: "
+              "those of best-4, best-3 and best-2, stored for --kv auto)",
+              OPT_REAL, &a->bits, 0.5, 16},
              {0, "like", "RECIPE", "or the size of another recipe", OPT_TEXT, &a->like,
               .complete = "RECIPE"},
              {0, "memory", "MIB", "or the size in MiB at -c tokens", OPT_INT, &a->memory, 1,
@@ -59,6 +64,10 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "groups of neighboring KV heads of a layer that have their own bits (default 8); 1: "
               "all have the same, and measuring takes less time",
               OPT_INT, &a->head_groups, 1, 8},
+             {0, "while", "PID",
+              "without a size: wait until the machine is idle, run with the lowest priority and "
+              "only while this process runs, and print nothing",
+              OPT_INT, &a->while_pid, 1, 1 << 30},
              {0, "json", NULL, "print JSON", OPT_FLAG, &a->json},
          }},
         {"How to measure",
@@ -359,6 +368,7 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
                             .n_layer = lk_model_get_info(model).n_cached,
                             .chunk = (int)a->chunk};
     int status = has_check(a) ? recipes_open(&a->kv, NULL, &others) : STATUS_OK;
+    if (!status) status = auto_recipes_open(&a->model, model, &others);
     for (size_t i = 0; i < others.n; i++) recipe[r.n++] = others.item[i];
     if (has_check(a)) {
         recipe[r.n++] = tuned->recipe;
@@ -444,6 +454,68 @@ static int read_texts(const struct tune_args *a, const lk_model *model, struct t
     return status;
 }
 
+/* ---- recipes for 'auto' ---- */
+
+/* lk_progress that ends with the process of --while. */
+static bool is_wanted(void *user, uint64_t done, uint64_t total) {
+    const struct tune_args *a = user;
+    (void)done, (void)total;
+    return kill((pid_t)a->while_pid, 0) == 0 || errno != ESRCH;
+}
+
+/* Print a table of the stored recipes. */
+static int print_stored(const struct tune_args *a, const lk_model *model) {
+    struct table table = table_new("lrl");
+    lk_session_opts opts = {.n_ctx = AUTO_CTX};
+    json_t *list = json_array();
+    int status = STATUS_OK;
+    table_titles(&table, "recipe|bits/value|file");
+    for (int size = AUTO_SIZE; !status && size > AUTO_SIZE - AUTO_SIZES; size--) {
+        char name[] = {'a', 'u', 't', 'o', '-', (char)('0' + size), 0}, end[sizeof name + 1] = "-";
+        struct recipes recipes = {.name = {name}, .n = 1};
+        lk_err err = {0};
+        lk_plan plan = {0};
+        strcpy(end + 1, name);
+        char *path = auto_recipe_path(model, end);
+        status = auto_recipes_open(&a->model, model, &recipes);
+        if (!status && lk_plan_make(model, recipes.item[0], &opts, &plan, &err))
+            status = print_lk_error(&err);
+        table_cell(&table, "%s", name);
+        table_cell(&table, "%.3f", plan.bits_per_value);
+        table_cell(&table, "%s", path);
+        json_array_append_new(list, json_pack("{s:s s:o s:s s:s}", "name", name, "bits_per_value",
+                                              json_number(plan.bits_per_value), "file", path, "kv",
+                                              status ? "" : lk_recipe_text(recipes.item[0])));
+        recipes_free(&recipes);
+        free(path);
+    }
+    if (!status && a->json)
+        status = json_print(json_pack("{s:O}", "stored", list), false);
+    else if (!status)
+        table_print(&table, stdout, true);
+    json_decref(list);
+    return status;
+}
+
+static int store_recipes(struct tune_args *a) {
+    struct tokens text = {0};
+    lk_model *model = NULL;
+    if (a->while_pid && !auto_recipes_wait(a->while_pid)) return STATUS_OK;
+    a->model.no_repack = a->while_pid != 0; /* maps the pages that are in memory already */
+    int status = model_open(&a->model, false, &model);
+    if (!status && a->text.n) status = read_tokens(model, a->text.item[0], &text);
+    struct progress progress = progress_start("tuning");
+    if (!status)
+        status = auto_recipes_make(model, a->text.n ? &text : NULL,
+                                   a->while_pid ? is_wanted : progress_step,
+                                   a->while_pid ? (void *)a : (void *)&progress);
+    progress_end(&progress);
+    if (!status && !a->while_pid) status = print_stored(a, model);
+    free(text.at);
+    lk_model_free(model);
+    return status;
+}
+
 static int run(struct tune_args *a, const char *command_line) {
     lk_model *model = NULL;
     struct tokens used = {0}, check = {0};
@@ -467,6 +539,9 @@ static void set_defaults(struct tune_args *a) {
 
 static int check_args(struct tune_args *a) {
     int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
+    bool plain = !a->output && !a->thorough && !a->check_text && !a->state;
+    if (n_goal == 0 && plain && a->text.n <= 1) return STATUS_OK; /* for 'auto' */
+    if (a->while_pid) return print_error("--while is for tuning without a size");
     if (!a->text.n) return print_error("no text: give --text FILE");
     if ((size_t)a->chunks < a->text.n)
         return print_error("%zu texts need --chunks %zu or more", a->text.n, a->text.n);
@@ -493,7 +568,8 @@ int cmd_tune(const struct command *command, int argc, char **argv) {
     catch_interrupts();
     set_defaults(&a);
     int status = check_args(&a);
-    if (!status) status = run(&a, command_line);
+    bool has_size = a.bits > 0 || a.like || a.memory || a.max_kl > 0;
+    if (!status) status = has_size ? run(&a, command_line) : store_recipes(&a);
     free(state);
     free(command_line);
     return status;

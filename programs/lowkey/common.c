@@ -233,6 +233,16 @@ int recipe_open(const char *kv, lk_recipe **out) {
     return open_recipe(kv, out, &is_file);
 }
 
+int auto_size(const char *kv) {
+    static const struct {
+        const char *name;
+        int size;
+    } known[] = {{"auto", 4}, {"auto-4", 4}, {"auto-3", 3}, {"auto-2", 2}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcasecmp(kv, known[i].name) == 0) return known[i].size;
+    return 0;
+}
+
 const char *recipe_label(const lk_recipe *recipe, char buf[RECIPE_LABEL]) {
     const char *text = lk_recipe_text(recipe);
     bool fits = strlen(text) < RECIPE_LABEL;
@@ -244,9 +254,9 @@ int recipes_open(const struct string_list *kv, const char *fallback, struct reci
     *out = (struct recipes){0};
     for (size_t i = 0; i < (kv->n ? kv->n : 1); i++) {
         const char *given = kv->n ? kv->item[i] : fallback;
-        bool is_file;
-        int status = open_recipe(given, &out->item[i], &is_file);
-        if (!status) out->name[i] = is_file ? given : lk_recipe_text(out->item[i]);
+        bool is_file, is_auto = auto_size(given) != 0;
+        int status = is_auto ? STATUS_OK : open_recipe(given, &out->item[i], &is_file);
+        if (!status) out->name[i] = is_auto || is_file ? given : lk_recipe_text(out->item[i]);
         if (status) {
             recipes_free(out);
             return status;
@@ -267,35 +277,31 @@ int open_single_recipe(const struct command *command, const struct string_list *
         return print_error(
             "'%s' takes one --kv; 'lowkey plan' and 'lowkey perplexity' compare several",
             command->name);
-    return kv->n ? recipe_open(kv->item[0], out) : STATUS_OK;
-}
-
-const char *default_recipe(const lk_model *model) {
-    lk_preset tuned;
-    return lk_model_tuned(model, 0, &tuned) ? tuned.name : DEFAULT_RECIPE;
-}
-
-int open_default_recipe(const lk_model *model, lk_recipe **recipe) {
-    return *recipe ? STATUS_OK : recipe_open(default_recipe(model), recipe);
-}
-
-const char *tuned_note(const lk_model *model, const lk_recipe *recipe) {
-    lk_preset preset;
-    for (size_t i = 0; lk_model_tuned(model, i, &preset); i++)
-        if (strcmp(preset.name, lk_recipe_text(recipe)) == 0) return ", tuned for this model";
-    return "";
+    return kv->n && !auto_size(kv->item[0]) ? recipe_open(kv->item[0], out) : STATUS_OK;
 }
 
 /* ---- session ---- */
+
+struct opt memory_option(struct auto_args *args) {
+    return (struct opt){
+        0,       "memory",      "MIB", "--kv auto: the recipe whose cache has MIB at -c tokens",
+        OPT_INT, &args->memory, 1,     1 << 24};
+}
+
+struct opt tune_option(struct auto_args *args) {
+    return (struct opt){
+        0,        "tune",
+        NULL,     "--kv auto: if no recipe was tuned for the model, do that before the start",
+        OPT_FLAG, &args->tune};
+}
 
 struct opt_group session_options(struct session_args *args) {
     return (struct opt_group){
         "Cache",
         {
-            {'k', "kv", "RECIPE",
-             "preset, recipe, or file with a recipe (default: the first preset tuned for the "
-             "model, or " DEFAULT_RECIPE "; see 'lowkey recipes')",
-             OPT_TEXTS, &args->kv},
+            {'k', "kv", "RECIPE", KV_HELP, OPT_TEXTS, &args->kv, .complete = KV_WORDS},
+            memory_option(&args->auto_kv),
+            tune_option(&args->auto_kv),
             {'c', "ctx", "N",
              "maximum number of tokens in the session (default, and 0: as trained)", OPT_INT,
              &args->ctx, 0, 1 << 24},

@@ -8,9 +8,11 @@
 #include "base/buf.h"
 #include "lowkey_cluster.h"
 
-/* The recipe if there is none for the model (default_recipe): its error is smaller than that of
- * quantized weights. */
-#define DEFAULT_RECIPE "best-4"
+/* The completions and the help of --kv for commands that take one recipe. */
+#define KV_WORDS "RECIPE auto auto-3 auto-2"
+#define KV_HELP                                                                                    \
+    "preset, recipe, file with a recipe, or auto, auto-3, auto-2 (default auto: tuned for the "    \
+    "model, or best-4; see 'lowkey recipes')"
 
 enum { MAX_PROMPT_BYTES = 256 * 1024 * 1024 };
 
@@ -80,34 +82,36 @@ int recipe_open(const char *kv, lk_recipe **out);
 enum { RECIPE_LABEL = 80 };
 const char *recipe_label(const lk_recipe *recipe, char buf[RECIPE_LABEL]);
 
+/* 4 for "auto" and "auto-4", 3 and 2 for "auto-3" and "auto-2", whose recipes depend on the model
+ * (auto_recipe.h); 0 for other recipes. */
+int auto_size(const char *kv);
+
 /* The recipes of all --kv options, or `fallback` if there are none. Free with recipes_free. */
 struct recipes {
-    lk_recipe *item[MAX_LIST];
+    lk_recipe *item[MAX_LIST];  /* NULL: 'auto', until auto_recipes_open */
     const char *name[MAX_LIST]; /* for tables: a file's name, or the text; borrowed */
     size_t n;
 };
 int recipes_open(const struct string_list *kv, const char *fallback, struct recipes *out);
 void recipes_free(struct recipes *recipes);
 
-/* The recipe of a command that takes one --kv. *out stays NULL if there is none; then
- * open_default_recipe has to follow when the model is open. */
+/* The recipe of a command that takes one --kv. *out stays NULL if there is none or it is 'auto';
+ * then auto_recipe_open has to follow when the model is open. */
 int open_single_recipe(const struct command *command, const struct string_list *kv,
                        lk_recipe **out);
 
-/* The recipe of run, chat, serve and inspect without --kv: the first one that was tuned for the
- * model, or DEFAULT_RECIPE. Static. */
-const char *default_recipe(const lk_model *model);
-
-/* Open the default recipe, unless *recipe is open. */
-int open_default_recipe(const lk_model *model, lk_recipe **recipe);
-
-/* ", tuned for this model" if the recipe was, or "". */
-const char *tuned_note(const lk_model *model, const lk_recipe *recipe);
-
 /* ---- session ---- */
+
+/* What 'auto' in --kv, or no --kv, stands for (auto_recipe.h). */
+struct auto_args {
+    int64_t memory; /* MiB of the cache at n_ctx tokens; 0: the size of a preset */
+    bool tune;      /* tune before the start, unless it was done */
+};
+struct opt tune_option(struct auto_args *args), memory_option(struct auto_args *args);
 
 struct session_args {
     struct string_list kv;
+    struct auto_args auto_kv;
     int64_t ctx, max_memory;
     bool stream;
     int32_t n_checkpoint; /* not an option: as in lk_session_opts */

@@ -155,12 +155,14 @@ static const struct command commands[] = {
      .operands = "",
      .operand_hint = "a text is given with --text",
      .description =
-         "Measures how much the keys and values of each layer lose at a few numbers of bits, finds "
-         "the bits of each layer, side and age that lose least in a given size, measures variants "
-         "and keeps the best one. The table at the end is measured on text that had no part in "
-         "tuning. An interrupted run continues when the same command is given again. See "
-         "docs/tuning.md.",
-     .examples = "  lowkey tune --text book.txt --like best-3 --weights f32 -o my.recipe\n"
+         "Estimates how much the keys and values of each KV head lose, and finds the bits of each "
+         "layer, head, side and age that lose least in a given size. Without a size, recipes of "
+         "the "
+         "sizes of best-4, best-3 and best-2 are stored, which run, chat and serve use for the "
+         "model from then on (--kv auto, auto-3, auto-2). An interrupted run continues when the "
+         "same command is given again. See docs/tuning.md.",
+     .examples = "  lowkey tune -m model.gguf\n"
+                 "  lowkey tune --text book.txt --like best-3 --weights f32 -o my.recipe\n"
                  "  lowkey tune --text book.txt --bits 3.2 -c 8k -o small.recipe\n"
                  "  lowkey tune --text book.txt --max-kl 0.005 -o close.recipe\n"
                  "  lowkey run --kv my.recipe -p Hello\n",

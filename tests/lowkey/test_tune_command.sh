@@ -13,7 +13,7 @@ for i in $(seq 1 400); do echo "$i fish and $((i * i)) bicycles, $((i * 7 % 13))
 
 head -n 20 text >short
 bad 'no text: give --text FILE' tune --bits 3
-bad 'give one of --bits, --like, --memory and --max-kl, not 0' tune --text text
+bad 'give one of --bits, --like, --memory and --max-kl, not 0' tune --text text -o out.recipe
 bad 'give one of --bits, --like, --memory and --max-kl, not 2' tune --text text --bits 3 --like best-3
 bad 'give -c N' tune --text text --memory 1
 bad 'cannot open absent' tune --text absent --bits 3

@@ -5,6 +5,7 @@
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
 [ -x "$bin" ] || { echo "FAILED: no program at $bin"; exit 1; }
+export LOWKEY_TUNE=0 # nothing in the background
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1

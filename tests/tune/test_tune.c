@@ -116,6 +116,41 @@ static void results_are_measured(void **state) {
     lk_model_free(model);
 }
 
+/* Several sizes at once are what each is alone, and have the figures of a measurement alone. */
+static void sizes_share_a_prompt(void **state) {
+    static const char *const name[] = {"best-3", "best-2"};
+    lk_model *model = open_preset("llama", CHUNK, 1);
+    int32_t tok[N_TOK];
+    random_tokens(tok, N_TOK, model, 9);
+    lk_tune_opts opts = {
+        .estimate = true, .chunk = CHUNK, .n_chunk = 1, .n_scored = 40, .n_round = -1};
+    lk_tune *alone = NULL, *together = NULL;
+    lk_recipe *like[2];
+    lk_tuned one, both[2];
+    lk_compare_result of_like[2], checked;
+    assert_int_equal(lk_tune_new(&alone, model, tok, N_TOK, &opts, NULL), LK_OK);
+    assert_int_equal(lk_tune_new(&together, model, tok, N_TOK, &opts, NULL), LK_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(lk_recipe_parse(&like[i], name[i], NULL), LK_OK);
+    const lk_recipe *const all[] = {like[0], like[1]};
+    assert_int_equal(lk_tune_solve_like_all(together, all, 2, both, of_like, NULL), LK_E_ARG);
+    assert_int_equal(lk_tune_measure(alone, NULL), LK_OK);
+    assert_int_equal(lk_tune_measure(together, NULL), LK_OK);
+    assert_int_equal(lk_tune_solve_like_all(together, all, 2, both, of_like, NULL), LK_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lk_tune_solve_like(alone, like[i], &one, NULL), LK_OK);
+        assert_string_equal(lk_recipe_text(one.recipe), lk_recipe_text(both[i].recipe));
+        assert_true(one.measured.kl_mean == both[i].measured.kl_mean);
+        assert_int_equal(lk_tune_check(alone, &all[i], 1, tok, CHUNK, 1, &checked, NULL), LK_OK);
+        assert_true(checked.kl_mean == of_like[i].kl_mean && checked.kl_mean > 0);
+        lk_recipe_free(one.recipe);
+        lk_recipe_free(both[i].recipe);
+        lk_recipe_free(like[i]);
+    }
+    lk_tune_free(alone);
+    lk_tune_free(together);
+    lk_model_free(model);
+}
+
 /* Costs of single groups add up to what the planner says of a recipe, also for layers with a
  * sliding window, whose rows may all be in the level 'recent'. */
 static void costs_add_up(void **state) {
@@ -361,6 +396,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
+        cmocka_unit_test(sizes_share_a_prompt),
         cmocka_unit_test(costs_add_up),
         cmocka_unit_test(keys_have_enough_bits),
         cmocka_unit_test(last_predictions_are_scored),

@@ -1,0 +1,306 @@
+/* Tunes the recipes that 'auto' stands for. */
+#define _GNU_SOURCE /* SCHED_IDLE */
+#include "auto_recipe.h"
+#include "available.h"
+#include "base/atomic_file.h"
+#include "base/cpus.h"
+#include "lowkey_lab.h"
+#include "model_find.h"
+#include "output.h"
+#include "progress.h"
+#include "xalloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK = 2048, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
+
+extern char **environ;
+extern const char lk_tuning_text[]; /* ARCHITECTURE.md: plain prose */
+extern const size_t lk_tuning_text_len;
+
+/* Everything that one tuning run needs. */
+struct auto_tune {
+    lk_model *model;
+    struct tokens text;
+    char *state; /* path */
+    lk_tune_opts opts;
+    lk_tune *tune;
+};
+
+/* ---- the text, and where results are kept ---- */
+
+/* Make the folder of `path`, and the one above it. */
+static void make_folders(const char *path) {
+    char *folder = xasprintf("%s", path), *slash = strrchr(folder, '/');
+    *slash = 0;
+    char *parent = xasprintf("%s", folder);
+    *strrchr(parent, '/') = 0;
+    mkdir(parent, 0777);
+    mkdir(folder, 0777); /* a failure shows when a file is opened */
+    free(parent);
+    free(folder);
+}
+
+static int find_text(const lk_model *model, const struct tokens *given, struct tokens *out) {
+    struct lk_buf text = {0};
+    if (given) {
+        out->n = given->n;
+        out->at = xmalloc(given->n * sizeof *out->at);
+        memcpy(out->at, given->at, given->n * sizeof *out->at);
+    } else {
+        xbuf_add(&text, lk_tuning_text, lk_tuning_text_len);
+        int status = tokenize_text(model, &text, out);
+        lk_buf_free(&text);
+        if (status) return status;
+    }
+    return out->n >= MIN_CHUNK
+               ? STATUS_OK
+               : print_error("the text has %zu tokens; tuning needs %d or more", out->n, MIN_CHUNK);
+}
+
+/* Codes with a trellis are slow to read without AVX-512. */
+static bool is_trellis_slow(const lk_model *model) {
+    const char *kernels = lk_model_get_info(model).kernels;
+    return strncmp(kernels, "avx512", 6) != 0 && strcmp(kernels, "amx") != 0;
+}
+
+static int32_t context_of(const lk_model *model) {
+    int32_t trained = lk_model_get_info(model).n_ctx_train;
+    return trained > 0 && trained < AUTO_CTX ? trained : AUTO_CTX;
+}
+
+static int start_tuning(struct auto_tune *a, lk_model *model, const struct tokens *text,
+                        int32_t n_ctx, lk_progress progress, void *user) {
+    *a = (struct auto_tune){.model = model, .state = auto_recipe_path(model, ".state")};
+    if (!a->state)
+        return print_error("recipes are stored in $LOWKEY_CACHE or ~/.cache/lowkey; set HOME");
+    int status = find_text(model, text, &a->text);
+    if (!status) make_folders(a->state);
+    if (!status) status = check_writable(a->state);
+    a->opts = (lk_tune_opts){.estimate = true,
+                             .n_ctx = n_ctx,
+                             .chunk = (int32_t)(a->text.n < CHUNK ? a->text.n : CHUNK),
+                             .n_chunk = 1,
+                             .n_round = -1,
+                             .max_bytes = MEASURE_BYTES,
+                             .fast = is_trellis_slow(model),
+                             .state = a->state,
+                             .progress = progress,
+                             .user = user};
+    return status;
+}
+
+/* Open the measurements. A state of other weights or of another version is made again. */
+static int open_tune(struct auto_tune *a) {
+    lk_err err = {0};
+    lk_status status = lk_tune_new(&a->tune, a->model, a->text.at, a->text.n, &a->opts, &err);
+    bool old = status == LK_E_ARG || status == LK_E_FORMAT;
+    if (old && unlink(a->state) == 0)
+        status = lk_tune_new(&a->tune, a->model, a->text.at, a->text.n, &a->opts, &err);
+    return status ? print_lk_error(&err) : STATUS_OK;
+}
+
+static void end_tuning(struct auto_tune *a) {
+    lk_tune_free(a->tune);
+    free(a->text.at);
+    free(a->state);
+}
+
+/* ---- recipe files ---- */
+
+static int write_recipe(const struct auto_tune *a, const char *path, const lk_recipe *recipe,
+                        const char *comment) {
+    lk_err err = {0};
+    struct lk_atomic_file f;
+    char *name = model_name(a->model);
+    if (lk_atomic_file_open_public(&f, path, &err)) {
+        free(name);
+        return print_lk_error(&err);
+    }
+    fprintf(f.file, "# lowkey %s: tuned for %s on %d tokens\n%s", lk_version(), name,
+            (int)a->opts.chunk, comment);
+    for (const char *at = lk_recipe_text(recipe); *at;) {
+        size_t len = strcspn(at, ";");
+        fprintf(f.file, "%.*s\n", (int)len, at);
+        at += len;
+        at += strspn(at, "; ");
+    }
+    free(name);
+    lk_status status = ferror(f.file) ? lk_fail(&err, LK_E_IO, "%s: cannot write it", path) : LK_OK;
+    status = lk_atomic_file_close(&f, status, &err);
+    return status ? print_lk_error(&err) : STATUS_OK;
+}
+
+/* Store a recipe, or the preset of its size if that is better on the text. */
+static int store(const struct auto_tune *a, int size, const lk_recipe *preset,
+                 const lk_tuned *tuned, const lk_compare_result *of_preset) {
+    const char end[] = {'-', 'a', 'u', 't', 'o', '-', (char)('0' + size), 0};
+    const lk_compare_result *c = &tuned->measured;
+    bool better = c->kl_mean < of_preset->kl_mean;
+    char *path = auto_recipe_path(a->model, end);
+    char *comment = xasprintf(
+        "# %.3f bits per value at %" PRIu64 " tokens; KL %.6f +- %.6f, %s %.6f +- %.6f, on %" PRIu64
+        " predictions of the text%s\n",
+        tuned->plan.bits_per_value, tuned->plan.n_tok, c->kl_mean, c->kl_stderr,
+        lk_recipe_text(preset), of_preset->kl_mean, of_preset->kl_stderr, c->n_scored,
+        better ? "" : "; so the preset is kept");
+    int status = write_recipe(a, path, better ? tuned->recipe : preset, comment);
+    free(comment);
+    free(path);
+    return status;
+}
+
+/* Tune and store the sizes first, first - 1, ..., last. */
+static int tune_sizes(struct auto_tune *a, int first, int last) {
+    lk_err err = {0};
+    lk_recipe *like[AUTO_SIZES] = {0};
+    lk_tuned tuned[AUTO_SIZES] = {0};
+    lk_compare_result result[AUTO_SIZES];
+    size_t n = (size_t)(first - last + 1);
+    int status = open_tune(a);
+    for (size_t i = 0; !status && i < n; i++) {
+        const char best[] = {'b', 'e', 's', 't', '-', (char)('0' + first - (int)i), 0};
+        status = recipe_open(best, &like[i]);
+    }
+    if (!status && lk_tune_measure(a->tune, &err)) status = print_lk_error(&err);
+    if (!status &&
+        lk_tune_solve_like_all(a->tune, (const lk_recipe *const *)like, n, tuned, result, &err))
+        status = print_lk_error(&err);
+    for (size_t i = 0; !status && i < n; i++)
+        status = store(a, first - (int)i, like[i], &tuned[i], &result[i]);
+    for (size_t i = 0; i < n; i++) {
+        lk_recipe_free(tuned[i].recipe);
+        lk_recipe_free(like[i]);
+    }
+    lk_tune_free(a->tune);
+    a->tune = NULL;
+    return status;
+}
+
+int auto_recipes_make(lk_model *model, const struct tokens *text, lk_progress progress,
+                      void *user) {
+    struct auto_tune a;
+    int status = start_tuning(&a, model, text, context_of(model), progress, user);
+    bool slow = a.opts.fast;
+    a.opts.fast = true; /* a trellis gains little at 4 bits */
+    if (!status) status = tune_sizes(&a, 4, slow ? 2 : 4);
+    a.opts.fast = slow;
+    if (!status && !slow) status = tune_sizes(&a, 3, 2);
+    end_tuning(&a);
+    return status;
+}
+
+int auto_recipes_make_now(lk_model *model) {
+    if (auto_recipe_exists(model, AUTO_SIZE)) return STATUS_OK;
+    struct progress progress = progress_start("tuning the cache for this model");
+    int status = auto_recipes_make(model, NULL, progress_step, &progress);
+    progress_end(&progress);
+    return status;
+}
+
+int auto_recipe_fit(lk_model *model, uint64_t max_bytes, int32_t n_ctx, lk_recipe **out) {
+    struct auto_tune a;
+    lk_tuned tuned;
+    lk_err err = {0};
+    struct progress progress = progress_start("finding a recipe of this size");
+    int status = start_tuning(&a, model, NULL, n_ctx, progress_step, &progress);
+    if (!status) status = open_tune(&a);
+    if (!status &&
+        (lk_tune_measure(a.tune, &err) || lk_tune_solve(a.tune, max_bytes, &tuned, &err)))
+        status = print_lk_error(&err);
+    progress_end(&progress);
+    if (!status) *out = tuned.recipe;
+    end_tuning(&a);
+    return status;
+}
+
+int auto_recipe_open(const struct auto_args *args, const struct model_args *of, lk_model *model,
+                     const struct string_list *kv, lk_recipe **recipe) {
+    bool asked = args && (args->memory || args->tune), is_auto = !kv->n || auto_size(kv->item[0]);
+    int size = is_auto && kv->n ? auto_size(kv->item[0]) : AUTO_SIZE, status = STATUS_OK;
+    if (asked && (*recipe || !is_auto))
+        return print_error("--%s needs --kv auto", args->memory ? "memory" : "tune");
+    if (*recipe) return STATUS_OK;
+    if (asked && of->cluster)
+        return print_error("--%s: give several ranks the same file with --kv",
+                           args->memory ? "memory" : "tune");
+    if (args && args->memory) {
+        if (!of->n_ctx) return print_error("--memory: the size depends on the context; give -c N");
+        return auto_recipe_fit(model, (uint64_t)args->memory << 20, (int32_t)of->n_ctx, recipe);
+    }
+    if (args && args->tune) status = auto_recipes_make_now(model);
+    return status ? status : auto_recipe_of_size(model, size, !of->cluster, recipe);
+}
+
+/* ---- in the background ---- */
+
+/* Whether tuning fits next to what runs: the mapped weights, the caches of a chunk, and others. */
+static bool fits_memory(const lk_model *model) {
+    enum { REST = 512 << 20, CACHES = 6 };
+    lk_model_info info = lk_model_get_info(model);
+    lk_session_opts opts = {.n_ctx = CHUNK};
+    lk_recipe *f16 = NULL;
+    lk_plan plan = {0};
+    lk_err err = {0};
+    if (lk_recipe_parse(&f16, "f16", &err)) return false;
+    lk_status status = lk_plan_make(model, f16, &opts, &plan, &err);
+    lk_recipe_free(f16);
+    return !status &&
+           available_bytes("") > info.weight_bytes + CACHES * plan.cache_bytes + (uint64_t)REST;
+}
+
+bool auto_recipes_make_later(const struct model_args *args, const lk_model *model,
+                             const struct string_list *kv) {
+    int size = kv->n ? auto_size(kv->item[0]) : AUTO_SIZE;
+    const char *given = getenv("LOWKEY_TUNE");
+    char *state = auto_recipe_path(model, ".state"), *path = NULL;
+    bool useful = state && !args->cluster && !args->device && !(given && strcmp(given, "0") == 0) &&
+                  !auto_recipe_exists(model, size) && fits_memory(model) &&
+                  !model_find(args->model, false, &path);
+    free(state);
+    if (!useful) return false;
+    char *parent = xasprintf("%ld", (long)getpid()),
+         *threads = xasprintf("%" PRId64, args->threads ? args->threads : 0);
+    char *argv[] = {"lowkey", "tune", "--while", parent, "-m", path, "-t", threads, NULL};
+    if (!args->threads) argv[6] = NULL;
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    pid_t child;
+    posix_spawn_file_actions_init(&actions);
+    for (int fd = 0; fd < 3; fd++)
+        posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setpgroup(&attr, 0); /* Ctrl-C in the terminal is not for it */
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
+    bool started = posix_spawn(&child, "/proc/self/exe", &actions, &attr, argv, environ) == 0;
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&actions);
+    if (started) signal(SIGCHLD, SIG_IGN); /* its status is of no use */
+    free(threads);
+    free(parent);
+    free(path);
+    return started;
+}
+
+bool auto_recipes_wait(int64_t pid) {
+    enum { STEP_S = 5 };
+    struct lk_cpus cpus = lk_cpus_read("");
+    double load, most = 0.5 * lk_cpus_threads(&cpus);
+    setpriority(PRIO_PROCESS, 0, 19);
+    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
+    do {
+        sleep(STEP_S);
+        if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return false;
+    } while (getloadavg(&load, 1) == 1 && load > most);
+    return true;
+}
