@@ -63,6 +63,7 @@ struct lk_job {
     size_t n_tok;
     char stored[LK_STORE_NAME_LEN]; /* stored session to load for it; empty: none */
     size_t n_processed;             /* of these, during the prefill */
+    size_t n_to_prefill;            /* while it waits: of its tokens; 0: not counted yet */
     size_t n_copied;                /* tokens that its session got as a copy of another one */
     size_t n_prefix;                /* keep a copy of the session after this many tokens; 0: none */
     lk_sampler *sampler;            /* a copy of the completion's, made when the job starts */

@@ -105,9 +105,20 @@ struct lk_scheduler {
     struct lk_slots slots;
     struct lk_disk *disk; /* or NULL */
     struct lk_running running;
-    const struct lk_job *prefilled;                 /* the job that is prefilled now */
-    double last_step, last_snapshot, last_progress; /* times */
-    uint64_t last_client;                           /* of the job that was admitted last */
+    struct reading *reading;         /* the prompt that is prefilled now, or NULL */
+    double last_step, last_snapshot; /* times */
+    uint64_t last_client;            /* of the job that was admitted last */
+};
+
+/* A prompt that is prefilled. Between its chunks a shorter one may be prefilled, so prompts that
+ * wait for another one are a list. */
+struct reading {
+    struct lk_job *job;
+    struct reading *outer; /* the prompt that waits for this one, or NULL */
+    int depth;             /* number of prompts down to this one */
+    double given_s;        /* seconds that it has waited for others */
+    double next_look;      /* time of the next search for a shorter one */
+    double last_progress;  /* when it was logged last */
 };
 
 /* ---- snapshots ---- */
@@ -152,17 +163,32 @@ static void log_progress(const struct lk_scheduler *s, const struct lk_job *job,
     s->opts->log(s->opts->user, line);
 }
 
+/* Decode one step for each slice that has passed since the last one, but not for longer than that.
+ * So a chunk that takes many slices delays answers by half. */
+static void decode_slices(struct lk_scheduler *s) {
+    double start = lk_now(), passed_s = start - s->last_step, due_s = s->opts->slice_s;
+    if (s->running.n <= 1) s->last_step = start; /* only this prompt: nothing is due */
+    while (s->running.n > 1 && due_s <= passed_s && lk_now() - start <= passed_s) {
+        if (!decode_step(s)) return;
+        due_s += s->opts->slice_s;
+    }
+}
+
+static void prefill_shorter(struct lk_scheduler *s);
+
 /* Between the chunks of a prefill. False if the prefill must be cancelled. */
 static bool on_prefill_chunk(void *user) {
     const double log_s = 10;
     struct lk_scheduler *s = user;
+    struct reading *r = s->reading;
     if (s->opts->beat) s->opts->beat(s->opts->user);
     if (s->disk) lk_disk_poll(s->disk);
-    if (lk_now() - s->last_step >= s->opts->slice_s && s->running.n > 1) decode_step(s);
+    decode_slices(s);
     update_snapshot(s, false);
-    if (lk_now() - s->last_progress > log_s) {
-        s->last_progress = lk_now();
-        log_progress(s, s->prefilled, "read");
+    prefill_shorter(s);
+    if (lk_now() - r->last_progress > log_s) {
+        r->last_progress = lk_now();
+        log_progress(s, r->job, "read");
     }
     pthread_mutex_lock(&s->lock);
     bool closed = s->closed;
@@ -206,13 +232,17 @@ static void fail_prefill(struct lk_scheduler *s, struct lk_job *job,
 static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_slot_prefill prefill = {
         .slots = &s->slots, .job = job, .on_chunk = on_prefill_chunk, .user = s};
+    struct reading reading = {.job = job,
+                              .outer = s->reading,
+                              .depth = s->reading ? s->reading->depth + 1 : 1,
+                              .last_progress = lk_now()};
     lk_err err = {0};
-    s->prefilled = job;
-    s->last_progress = lk_now();
+    s->reading = &reading;
     if (job->prompt->in_parts && lk_session_n_tok(job->slot->session) == 0)
         log_progress(s, job,
                      "an exact prefill exceeds the cache limit, so it goes through the cache:");
     lk_status status = lk_slot_prefill_run(&prefill, &err);
+    s->reading = reading.outer;
     if (status) {
         struct lk_api_error error;
         if (prefill.timed_out)
@@ -253,22 +283,34 @@ static struct lk_job *find_twin(const struct lk_scheduler *s, const struct lk_jo
     return NULL;
 }
 
-/* Choose a source among the slots in memory. If the store has more of the prompt, job->stored is
- * set and the source is empty. *later: the slot to use has a pending disk command. */
-static struct lk_slot_source choose_source(struct lk_scheduler *s, struct lk_job *job,
-                                           bool *later) {
+/* Tokens that a session would reuse for the job, with the tokens that were chosen for it. */
+static size_t reusable_tokens(const struct lk_slot *slot, const struct lk_job *job) {
     const struct lk_prompt *p = job->prompt;
+    return lk_session_reusable(slot->session, job->tok ? job->tok : p->tok,
+                               job->tok ? job->n_tok : p->n_tok);
+}
+
+/* Choose a source among the slots in memory. If the store has more of the prompt, job->stored is
+ * set and the source is empty. *later: the slot to use has a pending disk command. *n_reused:
+ * tokens that need not be prefilled. */
+static struct lk_slot_source choose_source(struct lk_scheduler *s, struct lk_job *job, bool *later,
+                                           size_t *n_reused) {
     struct lk_slot_source source = lk_shared_prefix_choose(&s->slots, job);
     const struct lk_slot *from = source.reuse ? source.reuse : source.copy_from;
-    size_t n_reused = 0;
-    if (from)
-        n_reused = lk_session_reusable(from->session, job->tok ? job->tok : p->tok,
-                                       job->tok ? job->n_tok : p->n_tok);
     *later = from && from->command.kind != LK_SLOT_CMD_NONE;
-    if (*later || !s->disk ||
-        !lk_store_find(lk_disk_get_store(s->disk), job, n_reused, job->stored))
-        return source;
+    *n_reused = from && !*later ? reusable_tokens(from, job) : 0;
+    if (*later || !s->disk) return source;
+    size_t n = lk_store_find(lk_disk_get_store(s->disk), job, *n_reused, job->stored);
+    if (n == 0) return source;
+    *n_reused = n;
     return (struct lk_slot_source){0};
+}
+
+/* Forget what was chosen for a waiting job. */
+static void reset_choice(struct lk_job *job) {
+    free(job->tok);
+    job->tok = NULL;
+    job->stored[0] = 0;
 }
 
 /* Set the tokens to prefill, unless a matching slot has set them already. */
@@ -284,23 +326,19 @@ static bool set_job_tokens(struct lk_job *job, const int32_t *tok, size_t n_tok)
 /* Memory that the job needs with this source. If a session holds a part of the prompt, the rest
  * goes through the cache. */
 static uint64_t needed_bytes(const struct lk_job *job, const struct lk_slot_source *source) {
-    const struct lk_prompt *p = job->prompt;
     const struct lk_slot *from = source->reuse ? source->reuse : source->copy_from;
-    bool holds = from && !from->is_partial &&
-                 lk_session_reusable(from->session, job->tok ? job->tok : p->tok,
-                                     job->tok ? job->n_tok : p->n_tok) > 0;
-    return holds ? p->n_bytes_rest : p->n_bytes;
+    bool holds = from && !from->is_partial && reusable_tokens(from, job) > 0;
+    return holds ? job->prompt->n_bytes_rest : job->prompt->n_bytes;
 }
 
 /* Find or create a slot for the job. *later: there is no room now, and *out is not set. */
 static lk_status acquire_slot(struct lk_scheduler *s, struct lk_job *job, struct lk_slot **out,
                               bool *later, lk_err *err) {
-    free(job->tok); /* from an earlier attempt */
-    job->tok = NULL;
-    job->stored[0] = 0;
+    size_t n_reused;
+    reset_choice(job); /* of an earlier attempt */
     struct lk_job *twin = find_twin(s, job);
     struct lk_slot_source source = {.copy_from = twin ? twin->slot : NULL, .copy_whole = true};
-    if (!twin && job->completion->request.reuse) source = choose_source(s, job, later);
+    if (!twin && job->completion->request.reuse) source = choose_source(s, job, later, &n_reused);
     if (*later) return LK_OK;
     uint64_t need = needed_bytes(job, &source);
     enum lk_room room = lk_shared_prefix_make_room(&s->slots, &source, need);
@@ -392,15 +430,13 @@ static struct lk_job *next_waiting(struct lk_scheduler *s) {
     return job;
 }
 
-/* Start the next job. False if there is none, or no room for it. */
-static bool admit_job(struct lk_scheduler *s) {
+/* Start a job that was chosen from the queue. False if there is no room for it. */
+static bool start_job(struct lk_scheduler *s, struct lk_job *job) {
     struct lk_slot *slot = NULL;
     bool later = false;
     lk_err err = {0};
-    struct lk_job *job = next_waiting(s);
-    if (!job) return false;
     lk_status status = acquire_slot(s, job, &slot, &later, &err);
-    if (later) return lk_running_end_parked(&s->running); /* and try again */
+    if (later) return false;
     pthread_mutex_lock(&s->lock);
     queue_remove(&s->queue, job);
     pthread_mutex_unlock(&s->lock);
@@ -427,14 +463,82 @@ static bool admit_job(struct lk_scheduler *s) {
     return true;
 }
 
-/* Continue with a job whose session was loaded from disk. False if there is none. */
-static bool resume_loaded_job(struct lk_scheduler *s) {
+/* Start the next job. False if there is none, or no room for it. */
+static bool admit_job(struct lk_scheduler *s) {
+    struct lk_job *job = next_waiting(s);
+    if (!job) return false;
+    return start_job(s, job) || lk_running_end_parked(&s->running); /* and try again */
+}
+
+/* Continue with a job whose session was loaded from disk, and that has at most n_max tokens to
+ * prefill. False if there is none. */
+static bool resume_loaded_job(struct lk_scheduler *s, size_t n_max) {
     for (size_t i = 0; i < s->running.n; i++) {
-        if (s->running.job[i]->state != LK_JOB_LOADED) continue;
-        prefill_job(s, s->running.job[i]);
+        struct lk_job *job = s->running.job[i];
+        if (job->state != LK_JOB_LOADED || job->n_tok - reusable_tokens(job->slot, job) > n_max)
+            continue;
+        prefill_job(s, job);
         return true;
     }
     return false;
+}
+
+/* ---- prompts that are prefilled between the chunks of a longer one ---- */
+
+enum {
+    MAX_READING = 3, /* prompts that are prefilled at the same time */
+    MUCH_SHORTER = 4 /* the tokens that are left of a prompt, divided by those of one in between */
+};
+
+/* Tokens that must be prefilled for a waiting job, at least 1. */
+static size_t tokens_to_prefill(struct lk_scheduler *s, struct lk_job *job) {
+    const struct lk_request *request = &job->completion->request;
+    size_t n_reused = 0, n = 0;
+    bool later;
+    reset_choice(job);
+    if (find_twin(s, job)) return 1;
+    if (request->reuse) choose_source(s, job, &later, &n_reused);
+    for (size_t i = 0; request->embed && i < request->n_prompt; i++) n += request->prompt[i].n_tok;
+    if (!request->embed) n = (job->tok ? job->n_tok : job->prompt->n_tok) - n_reused;
+    return n > 0 ? n : 1;
+}
+
+/* The waiting job that is next among those with at most n_max tokens to prefill, or NULL. The lock
+ * is not held while tokens are counted: that may tokenize. */
+static struct lk_job *next_short(struct lk_scheduler *s, size_t n_max) {
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        struct lk_job *best = NULL;
+        for (struct lk_job *job = s->queue.first; job; job = job->next)
+            if (job->n_to_prefill <= n_max && has_place(s, job) &&
+                !lk_completion_is_over(job->completion) && (!best || goes_before(s, job, best)))
+                best = job;
+        s->chosen = best;
+        pthread_mutex_unlock(&s->lock);
+        if (!best) return NULL;
+        best->n_to_prefill = tokens_to_prefill(s, best);
+        if (best->n_to_prefill <= n_max) return best;
+    }
+}
+
+/* Prefill a prompt that is much shorter than what is left of the current one, if there is any. So
+ * that the current one ends, others get at most the time that it has had itself, and one more. */
+static void prefill_shorter(struct lk_scheduler *s) {
+    const double look_s = 0.1;
+    struct reading *r = s->reading;
+    struct lk_job *job = r->job, *next;
+    double start = lk_now();
+    size_t n_left = job->n_tok > job->n_processed ? job->n_tok - job->n_processed : 0,
+           n_max = n_left / MUCH_SHORTER;
+    bool may_give = r->depth < MAX_READING && r->given_s <= start - job->start_time;
+    if (!may_give || n_max == 0 || start < r->next_look || lk_completion_is_over(job->completion))
+        return;
+    if (!resume_loaded_job(s, n_max) && (next = next_short(s, n_max)) && !start_job(s, next))
+        r->next_look = start + look_s; /* there was no room */
+    double given_s = lk_now() - start;
+    r->given_s += given_s;
+    job->start_time += given_s;
+    job->result.wait_s += given_s;
 }
 
 /* ---- waiting jobs ---- */
@@ -529,7 +633,7 @@ static void *run_thread(void *user) {
         if (s->disk) lk_disk_poll(s->disk);
         lk_running_poll_parked(&s->running);
         lk_slots_remove_discarded(&s->slots);
-        while (resume_loaded_job(s) || admit_job(s)) {
+        while (resume_loaded_job(s, SIZE_MAX) || admit_job(s)) {
             worked = true;
             if (lk_now() - s->last_step < s->opts->slice_s) continue;
             /* First admit the jobs that can copy the session of a job before it decodes. */

@@ -1,10 +1,14 @@
 /* The scheduler: the thread that owns all sessions. It admits jobs when there is memory for them,
- * prefills their prompts one after the other, and decodes all of them in batched steps.
+ * prefills their prompts, and decodes all of them in batched steps.
  *
  *   waiting -> admitted if a place and memory are free -> prefill -> decoding -> done
  *                                                            |        |    ^
  *   other jobs decode between the chunks of a prefill -------+        v    |
  *                                                                    parked
+ *
+ * Prompts are prefilled one after the other. Between the chunks of one, a prompt that is much
+ * shorter than what is left of it may be prefilled, as a call within a call: the longer one goes on
+ * when the shorter one is done, with the same bits. Its memory is reserved like that of each job.
  *
  * A job is parked while its client does not read: it keeps its session, but not its place. */
 #ifndef LK_SERVE_SCHEDULER_H

@@ -347,7 +347,7 @@ static size_t reusable_tokens(const struct entry *e, const struct lk_job *job, b
     return *extends || (2 * n >= e->n_tok && 2 * n >= p->n_tok) ? n : 0;
 }
 
-bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name) {
+size_t lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name) {
     const struct entry *best = NULL;
     bool best_extends = false;
     pthread_mutex_lock(&store->lock);
@@ -363,7 +363,7 @@ bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_mi
     }
     if (best) snprintf(name, LK_STORE_NAME_LEN, "%s", best->name);
     pthread_mutex_unlock(&store->lock);
-    return best != NULL;
+    return best ? n_min : 0;
 }
 
 bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok) {

@@ -46,8 +46,9 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
 
 /* Find the stored session that saves the most prefill of the job's prompt, if it saves more than
  * n_min tokens. Its name goes to name[LK_STORE_NAME_LEN]. Sessions that the prompt continues are
- * preferred to ones that must be truncated, because that may turn out to be impossible. */
-bool lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name);
+ * preferred to ones that must be truncated, because that may turn out to be impossible. Returns the
+ * number of tokens that it saves, 0 if there is none. */
+size_t lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name);
 
 /* Should the server store a session that holds these tokens? False if it is stored already. */
 bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok);

@@ -2,9 +2,13 @@
  * next request. */
 #define _DEFAULT_SOURCE /* usleep */
 #include "support_http.h"
+#include "support_model.h"
 #include "support_serve.h"
 #include "test.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LONG_CTX = 12100, LONG = 12000, MIDDLE = 3072 };
@@ -171,9 +175,163 @@ static void through_the_cache(void **state) {
     lk_server_stop(server);
 }
 
+/* ---- several prompts at a time ---- */
+
+/* The slot in `slots` that prefills a prompt of n_tok tokens, or NULL. */
+static const json_t *prefill_of(const json_t *slots, int n_tok) {
+    size_t k;
+    const json_t *slot;
+    json_array_foreach(json_object_get(slots, "slots"), k, slot) {
+        const char *is = json_string_value(json_object_get(slot, "state"));
+        if (strcmp(is, "prefill") == 0 &&
+            json_integer_value(json_object_get(slot, "n_prompt")) == n_tok)
+            return slot;
+    }
+    return NULL;
+}
+
+/* Read a stream that start_prefill began, to its end. */
+static void read_to_end(int fd) {
+    static const char end[] = "[DONE]";
+    char got[4096 + sizeof end] = {0};
+    size_t n_kept = 0;
+    while (!strstr(got, end)) {
+        ssize_t n = read(fd, got + n_kept, 4096);
+        assert_true(n > 0);
+        got[n_kept + (size_t)n] = 0;
+        if (strstr(got, end)) break;
+        size_t len = n_kept + (size_t)n;
+        n_kept = len < sizeof end ? len : sizeof end;
+        memmove(got, got + len - n_kept, n_kept + 1);
+    }
+    close(fd);
+}
+
+/* A short prompt is answered while a long one is prefilled, and the long one has the same answer as
+ * alone. A prompt that is not much shorter waits. */
+static void short_prompts_do_not_wait(void **state) {
+    enum { SHORT = 300, TOO_LONG = LONG - 500 };
+    struct lk_server_opts opts = long_options();
+    struct lk_server *server = serve_start(&opts);
+    json_t *whole = complete_tokens(server, LONG, greedy);
+    lk_server_stop(server);
+    server = serve_start(&opts);
+    int fd = start_prefill(server, LONG);
+    json_t *title = complete_other(server, SHORT, 20), *slots = NULL;
+    for (int i = 0; i < 100 && json_array_size(json_object_get(slots, "slots")) < 2; i++) {
+        json_decref(slots);
+        slots = request_json(server, 200, "GET", "/slots", "");
+    }
+    const json_t *slot = prefill_of(slots, LONG);
+    assert_non_null(slot);
+    assert_in_range(json_integer_value(json_object_get(slot, "n_processed")), 1, LONG - 1);
+    json_decref(title), json_decref(slots);
+    json_decref(complete_other(server, TOO_LONG, 40));
+    slots = request_json(server, 200, "GET", "/slots", "");
+    assert_null(prefill_of(slots, LONG));
+    read_to_end(fd);
+    json_t *again = complete_tokens(server, LONG, greedy);
+    assert_int_equal(reused_tokens(again), LONG);
+    expect_same_answer(whole, again);
+    json_decref(whole), json_decref(again), json_decref(slots);
+    lk_server_stop(server);
+}
+
+/* Clients that ask for short prompts without a pause. */
+struct flood {
+    const struct lk_server *server;
+    _Atomic int n_answer, next;
+    _Atomic bool ends;
+};
+
+enum { FLOOD_TOKENS = 200, N_FLOOD = 3, N_DEEP_LAYER = 16, DEEP_LONG = 3000 };
+
+static void ask_short(struct flood *f) {
+    char body[16 * FLOOD_TOKENS], *at = body;
+    int first = 20 + atomic_fetch_add(&f->next, 1) % 200;
+    at += sprintf(at, "{\"max_tokens\": 1, \"cache_prompt\": false, \"prompt\": [%d", first);
+    for (int i = 1; i < FLOOD_TOKENS; i++) at += sprintf(at, ",%d", first + i % 5);
+    sprintf(at, "]}");
+    json_decref(request_json(f->server, 200, "POST", "/v1/completions", body));
+    f->n_answer++;
+}
+
+static void *ask_without_pause(void *user) {
+    struct flood *f = user;
+    while (!f->ends) ask_short(f);
+    return NULL;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* An answer gets as many steps as slices have passed, while they take at most half of the time. */
+static void answers_go_on_during_long_chunks(void **state) {
+    struct lk_server_opts opts = long_options();
+    opts.slice_s = 1e-4;
+    struct lk_server *server = serve_start(&opts);
+    static const char body[] = "{\"prompt\": \"x\", \"max_tokens\": 4000, \"ignore_eos\": true}";
+    char head[200];
+    int fd = http_connect(lk_server_port(server)), n_chunk = (LONG + 511) / 512;
+    snprintf(head, sizeof head,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+             strlen(body));
+    http_send(fd, head, strlen(head));
+    http_send(fd, body, strlen(body));
+    while (metric(server, "answer_tokens_total") == 0) usleep(1000);
+    uint64_t n = metric(server, "answer_tokens_total");
+    json_decref(complete_tokens(server, LONG, "{}"));
+    n = metric(server, "answer_tokens_total") - n;
+    assert_true(n > 4 * (uint64_t)n_chunk * (uint64_t)lk_model_get_info(model).n_layer);
+    close(fd);
+    lk_server_stop(server);
+}
+
+/* Short prompts that never end leave half of the time to a long one. A deep model has many chunks,
+ * and after each of them there is a short one that waits. */
+static void long_prompts_do_not_starve(void **state) {
+    struct lk_server_opts opts = long_options();
+    if (opts.n_rank > 1) skip(); /* the model of its own is in one process */
+    struct tiny_spec spec = *tiny_preset("qwen2-bpe");
+    lk_model_opts model_opts = {.n_threads = 1};
+    spec.n_layer = N_DEEP_LAYER;
+    opts.model = open_tiny(&spec, &model_opts);
+    struct lk_server *server = serve_start(&opts);
+    struct flood flood = {.server = server};
+    pthread_t thread[N_FLOOD];
+    double start = now();
+    read_to_end(start_prefill(server, DEEP_LONG));
+    double long_s = now() - start;
+    ask_short(&flood);
+    start = now();
+    for (int i = 0; i < 10; i++) ask_short(&flood);
+    double short_s = (now() - start) / 10;
+    lk_server_stop(server);
+    flood.server = server = serve_start(&opts);
+    flood.n_answer = 0;
+    int fd = start_prefill(server, DEEP_LONG);
+    for (int i = 0; i < N_FLOOD; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, ask_without_pause, &flood), 0);
+    read_to_end(fd);
+    int n_short = flood.n_answer;
+    flood.ends = true;
+    for (int i = 0; i < N_FLOOD; i++) pthread_join(thread[i], NULL);
+    assert_true(n_short > 2); /* they are answered, and take about as long as the long one */
+    assert_true(n_short * short_s < 2 * long_s + 3 * short_s);
+    lk_server_stop(server);
+    lk_model_free(opts.model);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_are_exact), cmocka_unit_test(prefills_go_on),
-        cmocka_unit_test(memory_is_short), cmocka_unit_test(through_the_cache)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_are_exact),
+                                       cmocka_unit_test(prefills_go_on),
+                                       cmocka_unit_test(memory_is_short),
+                                       cmocka_unit_test(through_the_cache),
+                                       cmocka_unit_test(short_prompts_do_not_wait),
+                                       cmocka_unit_test(answers_go_on_during_long_chunks),
+                                       cmocka_unit_test(long_prompts_do_not_starve)};
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
