@@ -17,6 +17,8 @@ int cmd_recipes(const struct command *command, int argc, char **argv);
 int cmd_inspect(const struct command *command, int argc, char **argv);
 int cmd_compress(const struct command *command, int argc, char **argv);
 int cmd_export(const struct command *command, int argc, char **argv);
+int cmd_models(const struct command *command, int argc, char **argv);
+int cmd_pull(const struct command *command, int argc, char **argv);
 int cmd_info(const struct command *command, int argc, char **argv);
 
 #endif

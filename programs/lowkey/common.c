@@ -31,8 +31,10 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
         struct opt opt;
     } row[] = {
         {all,
-         {'m', "model", "FILE", "GGUF file (default: $LOWKEY_MODEL, or a small model)", OPT_TEXT,
-          &args->model, .complete = "*.gguf"}},
+         {'m', "model", "FILE",
+          "GGUF file, or a name that 'lowkey models' lists (default: $LOWKEY_MODEL, or a small "
+          "model)",
+          OPT_TEXT, &args->model, .complete = "*.gguf"}},
         {all & ~shown,
          {'t', "threads", "N", "threads (default: cores that may be used, at most 16)", OPT_INT,
           &args->threads, 1, 512}},

@@ -61,6 +61,28 @@ static const struct command commands[] = {
      .on_ranks = true,
      .run = cmd_serve},
 
+    {.name = "models",
+     .summary = "List the model files on this machine.",
+     .operands = "",
+     .description =
+         "Looks in the folders of lowkey, Hugging Face, LM Studio, llama.cpp and ollama, "
+         "and says which files run. -m of every command takes a name of this list, or a "
+         "part of it that no other name has. The folders are only read.",
+     .examples = "  lowkey models\n"
+                 "  lowkey chat -m llama3.2:1b\n"
+                 "  lowkey models --json\n",
+     .run = cmd_models},
+
+    {.name = "pull",
+     .summary = "Download one of a few small models.",
+     .operands = "[NAME]",
+     .description = "Downloads a model to ~/.cache/lowkey/models, checks it, and prints its path. "
+                    "Without a name, lists the models, their sizes and licenses. Any other GGUF "
+                    "file is given with -m.",
+     .examples = "  lowkey pull\n"
+                 "  lowkey pull smollm2\n",
+     .run = cmd_pull},
+
     {.name = "info",
      .summary = "Show properties of a model and of this machine.",
      .operands = "",
@@ -229,20 +251,13 @@ static const struct command *find_command(const char *name) {
 static int print_unknown_command(const char *name) {
     static const struct {
         const char *theirs, *ours;
-    } other[] = {{"cli", "chat"},       {"generate", "run"},   {"completion", "run"},
-                 {"server", "serve"},   {"ppl", "perplexity"}, {"benchmark", "bench"},
-                 {"show", "info"},      {"memory", "plan"},    {"evaluate", "eval"},
-                 {"presets", "recipes"}};
-    static const char *const model_commands[] = {"pull", "download", "list",  "ls",
-                                                 "ps",   "rm",       "models"};
+    } other[] = {{"cli", "chat"},        {"generate", "run"},   {"completion", "run"},
+                 {"server", "serve"},    {"ppl", "perplexity"}, {"benchmark", "bench"},
+                 {"show", "info"},       {"memory", "plan"},    {"evaluate", "eval"},
+                 {"presets", "recipes"}, {"download", "pull"},  {"list", "models"},
+                 {"ls", "models"}};
     struct lk_closest close = {.word = name, .len = strlen(name)};
     const char *meant = NULL;
-    for (size_t i = 0; i < sizeof model_commands / sizeof model_commands[0]; i++)
-        if (strcmp(name, model_commands[i]) == 0)
-            return print_error("unknown command '%s': lowkey keeps no list of models; any GGUF "
-                               "file is given with -m, and the script fetch-model downloads some "
-                               "(fetch-model --list)",
-                               name);
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (strcmp(name, other[i].theirs) == 0) meant = other[i].ours;
     for (size_t i = 0; i < N_COMMANDS; i++) lk_closest_offer(&close, commands[i].name);

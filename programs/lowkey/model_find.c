@@ -3,6 +3,7 @@
 
 #include "available.h"
 #include "interrupt.h"
+#include "model_list.h"
 #include "output.h"
 #include "xalloc.h"
 
@@ -83,23 +84,32 @@ static char *find_fetch_script(void) {
 }
 
 /* Run the script with its stdout on our stderr: our stdout is for answers. */
-static int run_fetch_script(char *script, const char *model_name) {
+static int run_fetch_script(char *script, const char *argument, bool to_stderr) {
     posix_spawn_file_actions_t actions;
-    char name[32], *argv[] = {script, name, NULL};
     pid_t child;
     int status = 0, failed;
-    snprintf(name, sizeof name, "%s", model_name);
-    if (posix_spawn_file_actions_init(&actions)) return print_error("cannot run %s", script);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    failed = posix_spawn(&child, script, &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed) return print_error("cannot run %s: %s", script, strerror(failed));
+    char *copy = xasprintf("%s", argument), *argv[] = {script, copy, NULL};
+    bool ready = posix_spawn_file_actions_init(&actions) == 0;
+    if (ready) {
+        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        if (to_stderr) posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        failed = posix_spawn(&child, script, &actions, NULL, argv, environ);
+        posix_spawn_file_actions_destroy(&actions);
+    }
+    free(copy);
+    if (!ready || failed)
+        return print_error("cannot run %s: %s", script, strerror(ready ? failed : ENOMEM));
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (interrupted()) return STATUS_INTERRUPTED;
-    if (!WIFEXITED(status) || WEXITSTATUS(status))
-        return print_error("cannot download the model; give one with -m FILE.gguf");
-    return STATUS_OK;
+    return WIFEXITED(status) && !WEXITSTATUS(status) ? STATUS_OK : STATUS_ERROR;
+}
+
+int model_pull(const char *name) {
+    char *script = find_fetch_script();
+    if (!script) return print_error("lowkey's script fetch-model is missing; install it again");
+    int status = run_fetch_script(script, name ? name : "--list", false);
+    free(script);
+    return status;
 }
 
 /* On a terminal: may the model be downloaded? */
@@ -124,8 +134,10 @@ static int fetch_default_model(const struct default_model *model, const char *pa
         free(script);
         return interrupted() ? STATUS_INTERRUPTED : status;
     }
-    int status = run_fetch_script(script, model->name);
+    int status = run_fetch_script(script, model->name, true);
     free(script);
+    if (status == STATUS_ERROR)
+        return print_error("cannot download the model; give one with -m FILE.gguf");
     if (!status && access(path, R_OK))
         status = print_error("the downloaded model is not at %s", path);
     return status;
@@ -138,12 +150,20 @@ static int check_model_file(const char *path) {
     return STATUS_OK;
 }
 
+/* Is it a name to look up, rather than the path of a file that is missing? */
+static bool is_model_name(const char *given) {
+    const char *slash = strrchr(given, '/');
+    return *given && !slash && access(given, F_OK) != 0 && errno == ENOENT;
+}
+
 int model_find(const char *given, bool fetch, char **path) {
     const char *named = given ? given : getenv("LOWKEY_MODEL");
     int status = STATUS_OK;
     if (named && (*named || given)) {
-        *path = xasprintf("%s", named);
-        status = check_model_file(*path);
+        *path = NULL;
+        if (is_model_name(named)) status = model_list_find(named, path);
+        if (!status && !*path) *path = xasprintf("%s", named);
+        if (!status) status = check_model_file(*path);
     } else {
         const struct default_model *model = choose_default_model(path);
         if (!*path) return print_error("no model: give one with -m FILE.gguf");

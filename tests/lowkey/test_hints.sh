@@ -44,7 +44,8 @@ bad "unknown option '-hepl': did you mean --help?" run -hepl
 bad "option '--s' is ambiguous: --system, " run --s
 bad "'hi' is not an option: a prompt is given with -p" run hi
 bad "unknown option '-p': messages are typed, or piped in" chat -p hi
-bad "unknown command 'pull': lowkey keeps no list of models" pull llama3.2
+bad "unknown command 'download': did you mean 'lowkey pull'?" download llama3.2
+bad "unknown command 'ls': did you mean 'lowkey models'?" ls
 bad "'lowkey help' explains one command at a time" help run chat
 bad "'my.recipe' is not a recipe: neither a preset, such as best-4, nor a codec, such as rot4, and there is no file of this name" run --kv my.recipe -p x
 bad "'best-3,best-4' names several recipes: give --kv once for each" serve --kv best-3,best-4
