@@ -142,6 +142,55 @@ static bool read_exact_row(const struct lk_kv *kv, int head, int64_t pos,
     return false;
 }
 
+static lk_status check_head(const struct lk_session *session, int32_t layer, int32_t head,
+                            int n_head, lk_err *err) {
+    int n_layer = session->cache->shape.n_layer;
+    if (layer < 0 || layer >= n_layer)
+        return lk_fail(err, LK_E_ARG, "no layer %d; the cache has %d", layer, n_layer);
+    if (head < 0 || head >= n_head)
+        return lk_fail(err, LK_E_ARG, "no head %d; the layer has %d", head, n_head);
+    return LK_OK;
+}
+
+lk_status lk_probe_read(const struct lk_probe *probe, int32_t layer, int32_t head, float *weight,
+                        size_t n, size_t *n_pos, lk_err *err) {
+    lk_status status = check_head(probe->session, layer, head, probe->n_head, err);
+    if (status) return status;
+    if (!probe->n_pos) return lk_fail(err, LK_E_ARG, "the probe has recorded nothing yet");
+    *n_pos = (size_t)probe->n_pos;
+    for (size_t i = 0; i < n && i < *n_pos; i++) {
+        float w = layer_weights(probe, layer)[(size_t)head * *n_pos + i];
+        weight[i] = w > FLT_MIN ? w : 0; /* mark_held_rows */
+    }
+    return LK_OK;
+}
+
+lk_status lk_session_read_rows(const struct lk_session *session, int32_t layer, int32_t head,
+                               int32_t side, size_t first, size_t n, int32_t *pos, float *x,
+                               size_t *n_row, size_t *d, lk_err *err) {
+    if (side != LK_K && side != LK_V)
+        return lk_fail(err, LK_E_ARG, "no side %d; K is 0 and V is 1", side);
+    lk_status status = check_head(session, layer, 0, 1, err);
+    const struct lk_kv *kv = status ? NULL : &session->cache->kv[layer][side];
+    if (!status) status = check_head(session, layer, head, kv->n_head, err);
+    if (status) return status;
+    size_t row = 0;
+    for (int level = 0; level < kv->n_level; level++)
+        if (kv->is_elsewhere || lk_held_rows(kv, level) != kv->count[level].rows)
+            return lk_fail(err, LK_E_UNSUPPORTED, "the rows are divided among several processes");
+    for (int level = 0; level < kv->n_level; level++)
+        for (int64_t at = 0; at < kv->count[level].rows; at++, row++) {
+            if (row < first || row - first >= n) continue;
+            pos[row - first] = (int32_t)lk_kv_position(kv, level, at, head);
+            if (x)
+                lk_project_read_head(kv, level, at, head, kv->d_head, session->cache->kernels,
+                                     x + (row - first) * (size_t)kv->d_head);
+        }
+    *n_row = row;
+    *d = (size_t)kv->d_head;
+    return LK_OK;
+}
+
 /* ---- distances ---- */
 
 /* Set probe->state: what a state weighs the rows of a head with, 0 for rows that are held. Their

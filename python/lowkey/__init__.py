@@ -32,7 +32,7 @@ from lowkey._native import (
     version,
 )
 from lowkey._recipe import AnyRecipe, Level, Preset, Recipe
-from lowkey._session import LevelStats, Logits, Session, SessionStats, TokenLogprob
+from lowkey._session import LevelStats, Logits, Probe, Session, SessionStats, TokenLogprob
 
 __version__ = version()
 
@@ -56,6 +56,7 @@ __all__ = [
     "OutOfMemoryError",
     "Plan",
     "Preset",
+    "Probe",
     "Progress",
     "Recipe",
     "SamplingOptions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -84,6 +85,11 @@ def new_sampler(model: Model, options: SamplingOptions) -> Any:
     for name in options:
         if name not in known:
             raise TypeError(f"unknown option {name!r}; options are {', '.join(known)}")
+    for name, most in (("temperature", math.inf), ("top_p", 1), ("min_p", 1), ("top_k", math.inf)):
+        value = options.get(name, 0)
+        if not 0 <= value <= most:  # type: ignore[operator]
+            limit = "0 or more" if most == math.inf else f"0 to {most}"
+            raise ValueError(f"{name} is {value}; give {limit}")
     opts = ffi.new("lk_sampler_opts *")
     for name in _NUMBERS:
         if name in options:

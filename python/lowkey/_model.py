@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypedDict
 
@@ -98,7 +98,7 @@ class Model:
         reporter.function = progress
         names = [
             ffi.new("char[]", os.fsencode(name)) if name else ffi.NULL
-            for name in (sidecar, kernels, device, cache_device)
+            for name in (sidecar and os.path.expanduser(sidecar), kernels, device, cache_device)
         ]
         opts = ffi.new("lk_model_opts *")
         opts.n_threads = threads or 0
@@ -108,7 +108,8 @@ class Model:
         opts.n_device_layers = layers or 0
         opts.progress, opts.user = on_progress, reporter.user
         out, call = ffi.new("lk_model **"), Call(reporter)
-        call.check(lib.lk_model_open(out, os.fsencode(path), opts, call.err))
+        file = os.fsencode(os.path.expanduser(path))
+        call.check(lib.lk_model_open(out, file, opts, call.err))
         self._handle: Any = ffi.gc(out[0], lib.lk_model_free)
         self._n_vocab = self.info.n_vocab
 
@@ -212,6 +213,8 @@ class Model:
 
     def token_bytes(self, token: int) -> bytes:
         """The text of a token. It may be a part of a UTF-8 sequence."""
+        if not 0 <= token < self._n_vocab:
+            raise ValueError(f"token {token} is not one of the vocabulary's {self._n_vocab}")
         size = ffi.new("size_t *")
         text = lib.lk_token_text(self.handle, token, size)
         return bytes(ffi.unpack(text, size[0])) if size[0] else b""
@@ -245,6 +248,17 @@ class Model:
 
     def _chat_format(self, messages: Sequence[Message], reply: bool) -> bytes:
         """Marked text: control tokens of the template are between the bytes 0xFF and 0xFE."""
+        if isinstance(messages, (str, bytes, Mapping)):
+            raise TypeError(
+                f"messages is one {type(messages).__name__}; give a list of messages, such as "
+                "[{'role': 'user', 'content': 'Hello'}]"
+            )
+        for i, message in enumerate(messages):
+            if not isinstance(message, Mapping):
+                raise TypeError(f"message {i} is {message!r:.80}, not a dictionary")
+            for key in ("role", "content"):
+                if not isinstance(message.get(key), str):
+                    raise ValueError(f"message {i} has no text as its {key!r}: {message!r:.80}")
         array = ffi.new("lk_message[]", len(messages))
         keep = []  # the strings, until the call is over
         for item, message in zip(array, messages):

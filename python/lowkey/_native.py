@@ -7,7 +7,17 @@ import os
 import pathlib
 from typing import Any, Callable, Optional
 
-from lowkey import _api, _level
+from lowkey import _level
+
+try:
+    import lowkey._api as _api
+except ModuleNotFoundError as error:
+    if error.name != "lowkey._api":
+        raise
+    raise ImportError(
+        "lowkey is not built: lowkey/_api.py is missing. Run 'pip install -e .' in the checkout; "
+        "python/generate_api.py writes that file"
+    ) from None
 
 ffi: Any = _api.ffi
 

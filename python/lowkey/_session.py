@@ -65,6 +65,28 @@ class TokenLogprob(NamedTuple):
     logprob: float
 
 
+class Probe:
+    """How the last token of the last evaluation spreads its attention; see Session.probe."""
+
+    def __init__(self, session: Session, handle: Any) -> None:
+        self._session, self._handle = session, handle
+
+    def __getitem__(self, layer: int) -> Logits:
+        """Attention [n_head][n_tokens] of a layer: 0 for rows that were evicted."""
+        if self._handle is None:
+            raise ValueError("the probe is closed")
+        n_tokens = self._session.n_tokens
+        weights = numpy.zeros((self._session.model.info.n_head, n_tokens), numpy.float32)
+        n, call = ffi.new("size_t *"), Call()
+        with self._session._use():
+            for head, row in enumerate(weights):
+                into = ffi.cast("float *", row.ctypes.data)
+                call.check(
+                    lib.lk_probe_read(self._handle, layer, head, into, n_tokens, n, call.err)
+                )
+        return weights
+
+
 class _LogitsMemory:
     """Rows of logits as numpy sees them. Arrays made from it keep the session's memory."""
 
@@ -316,6 +338,48 @@ class Session:
                 )
         return levels
 
+    def rows(
+        self, layer: int, head: int = 0, side: str = "k"
+    ) -> tuple[numpy.typing.NDArray[numpy.int32], Logits]:
+        """The rows that a KV head of a layer holds: positions [n], and K or V [n][channels].
+
+        The rows are decoded, latents are reconstructed, and K is rotated (RoPE): what attention
+        sees. Positions have gaps if a policy evicted rows. Layers are those with a cache.
+        """
+        sides = {"k": 0, "v": 1}
+        if side not in sides:
+            raise ValueError(f"side={side!r}; give 'k' or 'v'")
+        n, d, call = ffi.new("size_t *"), ffi.new("size_t *"), Call()
+        with self._use() as session:
+            place = (session, layer, head, sides[side], 0)
+            read = lib.lk_session_read_rows
+            call.check(read(*place, 0, ffi.NULL, ffi.NULL, n, d, call.err))
+            positions = numpy.empty(n[0], numpy.int32)
+            rows = numpy.empty((n[0], d[0]), numpy.float32)
+            into = (
+                ffi.cast("int32_t *", positions.ctypes.data),
+                ffi.cast("float *", rows.ctypes.data),
+            )
+            call.check(read(*place, len(positions), *into, n, d, call.err))
+        return positions, rows
+
+    @contextlib.contextmanager
+    def probe(self) -> Iterator[Probe]:
+        """Record attention: `with session.probe() as probe: session.eval(...); probe[layer]`.
+
+        Evaluations are slower meanwhile. A session has one probe at a time.
+        """
+        out, call = ffi.new("lk_probe **"), Call()
+        with self._use() as session:
+            call.check(lib.lk_probe_new(out, session, call.err))
+        probe = Probe(self, out[0])
+        try:
+            yield probe
+        finally:
+            probe._handle = None
+            with self._use():
+                lib.lk_probe_free(out[0])
+
     # ---- copies ----
 
     def copy(self) -> Session:
@@ -373,6 +437,8 @@ class Session:
 
         The session keeps what it holds of the prompt, and the answer is appended to it.
         """
+        if not isinstance(prompt, (str, Sequence)):
+            raise TypeError(f"prompt is {prompt!r:.80}; give a text, or a list of tokens")
         stops = [stop] if isinstance(stop, str) else [text for text in stop if text]
         tokens = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         sampler = new_sampler(self.model, sampling)

@@ -35,6 +35,69 @@ static void read_tokens(struct reader *r, const int32_t *tok) {
     assert_int_equal(r->probe->n_pos, PROMPT + STEPS);
 }
 
+/* Attention adds up to 1 and lies on rows that are held; rows are those of a full cache, up to the
+ * error of their codec. Head 1 is a query head of KV head 0. */
+static void rows_can_be_read(void **state) {
+    static const char *const text[] = {"f16", "best-3",
+                                       "sink 4: f16; keep 64 by h2o: rot4; window 32: f16"};
+    lk_model *model = open_preset("qwen2", PROMPT + STEPS, 1);
+    int32_t tok[PROMPT + STEPS], pos[PROMPT + STEPS];
+    random_tokens(tok, PROMPT + STEPS, model, 8);
+    struct reader exact = open_reader(model, "f16");
+    size_t n_row, n_pos, d, n_exact;
+    float weight[PROMPT + STEPS], x[LK_MAX_D_HEAD], ref[LK_MAX_D_HEAD];
+    assert_int_equal(lk_probe_read(exact.probe, 0, 0, weight, 1, &n_pos, NULL), LK_E_ARG);
+    read_tokens(&exact, tok);
+    for (int i = 0; i < 3; i++) {
+        struct reader r = open_reader(model, text[i]);
+        read_tokens(&r, tok);
+        for (int layer = 0; layer < r.probe->n_layer; layer++) {
+            double sum = 0, held = 0, error = 0, power = 0;
+            assert_int_equal(lk_probe_read(r.probe, layer, 1, weight, PROMPT + STEPS, &n_pos, NULL),
+                             LK_OK);
+            assert_int_equal(n_pos, PROMPT + STEPS);
+            for (size_t k = 0; k < n_pos; k++) sum += weight[k];
+            assert_float_equal(sum, 1, 1e-4);
+            assert_int_equal(lk_session_read_rows(r.session, layer, 0, 0, 0, PROMPT + STEPS, pos,
+                                                  NULL, &n_row, &d, NULL),
+                             LK_OK);
+            assert_true(n_row <= n_pos && (i != 0 || n_row == n_pos) && (i != 2 || n_row < 200));
+            for (size_t k = 0; k < n_row; k++) {
+                int32_t one, same;
+                held += weight[pos[k]];
+                assert_true(k == 0 || pos[k] > pos[k - 1]);
+                assert_int_equal(
+                    lk_session_read_rows(r.session, layer, 0, 0, k, 1, &one, x, &n_row, &d, NULL),
+                    LK_OK);
+                assert_int_equal(one, pos[k]);
+                assert_int_equal(lk_session_read_rows(exact.session, layer, 0, 0, (size_t)one, 1,
+                                                      &same, ref, &n_exact, &d, NULL),
+                                 LK_OK);
+                assert_int_equal(same, one);
+                for (size_t c = 0; c < d; c++) {
+                    error += (x[c] - ref[c]) * (double)(x[c] - ref[c]);
+                    power += ref[c] * (double)ref[c];
+                }
+            }
+            assert_float_equal(held, 1, 1e-4); /* evicted rows have no weight */
+            if (i == 0) assert_true(error == 0);
+            if (i > 0 && layer == 0) assert_true(error > 0 && error < 0.1 * power);
+        }
+        close_reader(&r);
+    }
+    int32_t n_layer = exact.probe->n_layer;
+    assert_int_equal(
+        lk_session_read_rows(exact.session, n_layer, 0, 0, 0, 1, pos, x, &n_row, &d, NULL),
+        LK_E_ARG);
+    assert_int_equal(lk_session_read_rows(exact.session, 0, 99, 0, 0, 1, pos, x, &n_row, &d, NULL),
+                     LK_E_ARG);
+    assert_int_equal(lk_session_read_rows(exact.session, 0, 0, 2, 0, 1, pos, x, &n_row, &d, NULL),
+                     LK_E_ARG);
+    assert_int_equal(lk_probe_read(exact.probe, 0, -1, weight, 1, &n_pos, NULL), LK_E_ARG);
+    close_reader(&exact);
+    lk_model_free(model);
+}
+
 static double mean_distance(const struct reader *a, const struct reader *b) {
     double sum = 0;
     for (int layer = 0; layer < a->probe->n_layer; layer++) {
@@ -161,6 +224,7 @@ static void test_state(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_probes), cmocka_unit_test(test_state)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_can_be_read),
+                                       cmocka_unit_test(test_probes), cmocka_unit_test(test_state)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

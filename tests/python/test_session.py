@@ -111,7 +111,7 @@ def test_copy(model, session):
     fork.eval([8])
     assert session.tokens == tokens + [7]
     other = lowkey.Session(model, "f16", n_ctx=64)
-    with pytest.raises(lowkey.ArgumentError, match="same model and recipe"):
+    with pytest.raises(lowkey.ArgumentError, match="same model, recipe and device"):
         other.copy_from(session)
 
 
@@ -264,3 +264,65 @@ def test_logits_equal_those_of_c(tiny_path, tmp_path):
         session.eval(tokens[:40], all=True)
         total = fnv(fnv(session.all_logits.tobytes()).to_bytes(8, "little"), total)
         assert f"{total:016x}" == expected[recipe, "decode"]
+
+
+def test_rows(model):
+    tokens = (model.tokenize(TEXT) * 9)[:600]
+    with lowkey.Session(model, "f16", n_ctx=700) as exact, lowkey.Session(
+        model, "sink 4: f16; keep 32 by h2o: rot4; window 16: f16", n_ctx=700
+    ) as session:
+        exact.sync(tokens)
+        session.sync(tokens)
+        info = model.info
+        for side in ("k", "v"):
+            positions, rows = exact.rows(info.n_cached - 1, 0, side)
+            assert positions.tolist() == list(range(len(tokens)))
+            assert rows.shape == (len(tokens), info.d_head) and rows.dtype == numpy.float32
+            kept, some = session.rows(0, info.n_head_kv - 1, side)
+            assert len(kept) < len(tokens) and (numpy.diff(kept) > 0).all()
+            full = exact.rows(0, info.n_head_kv - 1, side)[1][kept]
+            assert 0 < ((some - full) ** 2).mean() < 0.05 * (full**2).mean()
+        with pytest.raises(lowkey.ArgumentError, match="no layer"):
+            exact.rows(99)
+        with pytest.raises(lowkey.ArgumentError, match="no head"):
+            exact.rows(0, 99)
+        with pytest.raises(ValueError, match="'k' or 'v'"):
+            exact.rows(0, 0, "q")
+
+
+def test_probe(model):
+    tokens = model.tokenize(TEXT)[:60]
+    with lowkey.Session(model, "f16", n_ctx=128) as session:
+        session.sync(tokens[:-1])
+        with session.probe() as probe:
+            with pytest.raises(lowkey.ArgumentError, match="nothing"):
+                probe[0]
+            session.eval(tokens[-1:])
+            weights = probe[0]
+            assert weights.shape == (model.info.n_head, len(tokens))
+            assert weights.sum(axis=1) == pytest.approx(1, abs=1e-3)
+            # A policy in numpy: the rows that get the most attention, by KV head.
+            group = model.info.n_head // model.info.n_head_kv
+            by_head = weights.reshape(-1, group, len(tokens)).sum(axis=1)
+            assert by_head.argsort(axis=1)[:, -8:].shape == (model.info.n_head_kv, 8)
+        with pytest.raises(ValueError, match="closed"):
+            probe[0]
+
+
+def test_wrong_forms(model, session):
+    with pytest.raises(TypeError, match="give a list of messages"):
+        session.chat("hi")
+    with pytest.raises(TypeError, match="message 0 is 'hi'"):
+        session.chat(["hi"])
+    with pytest.raises(ValueError, match="message 1 has no text as its 'content'"):
+        session.chat([{"role": "user", "content": "a"}, {"role": "user"}])
+    with pytest.raises(TypeError, match="give a text, or a list of tokens"):
+        session.generate(5)
+    with pytest.raises(ValueError, match="temperature is -1; give 0 or more"):
+        session.generate("a", temperature=-1)
+    with pytest.raises(ValueError, match="top_p is 2; give 0 to 1"):
+        session.generate("a", top_p=2)
+    with pytest.raises(ValueError, match="not one of the vocabulary"):
+        model.detokenize([10**6])
+    with pytest.raises(lowkey.FileError, match=os.path.expanduser("~/absent.gguf")):
+        lowkey.Model("~/absent.gguf")
