@@ -25,8 +25,8 @@ struct lk_text_parts {
 /* Append the text of a content: a string, or an array of parts. An absent or null content has no
  * text; a number or an object without a type is written as JSON. A part of any API becomes its
  * text; an image or a file becomes a placeholder for the model to see, and a part without text is
- * left out: both are counted in `error` (lk_api_omit), so that no conversation ends for something in
- * its history. False: out of memory. */
+ * left out: both are counted in `error` (lk_api_omit), so that no conversation ends for something
+ * in its history. False: out of memory. */
 bool lk_convert_text(const json_t *content, const struct lk_text_parts *parts, struct lk_buf *out,
                      struct lk_api_error *error);
 
