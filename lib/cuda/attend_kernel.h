@@ -274,7 +274,7 @@ WF void attend_put_queries(const attend_place &x, S shared, int warp) {
     uint32_t sets = attend_sets(a);
     int item = 0;
     if constexpr (PAIRS != 0)
-        if (a.d_head == D)
+        if (a.d_head == D && a.d_rope == 0) /* chunks are not of latent attention */
             for (int i = 0; i < 8; i++, item++)
                 if (item % WARPS == warp) attend_put_planes<D>(x, i, shared + memory::PLANES);
     for (int set = 0; set < 6; set++)

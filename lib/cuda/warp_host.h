@@ -10,6 +10,7 @@ extern "C" {
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 
 #define WF static inline
 #define LK_LANES for (int l_ = 0; l_ < 32; l_++)
@@ -269,9 +270,13 @@ WF F s2f(const U &x, int i) {
     LK_LANES r.x[l_] = (float)(int8_t)(x.x[l_] >> 8 * i);
     return r;
 }
+/* Of numbers in range. Others end the program: they come from memory that was never written. */
 WF I f2i_rn(const F &a) {
     I r;
-    LK_LANES r.x[l_] = (int)rintf(a.x[l_]);
+    LK_LANES {
+        if (!(fabsf(a.x[l_]) < 2147483648.0f)) abort();
+        r.x[l_] = (int)rintf(a.x[l_]);
+    }
     return r;
 }
 WF F bits_f(const U &a) {
