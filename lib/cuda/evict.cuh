@@ -41,7 +41,7 @@ WF softmax join_ranges(const lk_device_weigh &w, int t, int h) {
 
 /* Item `item` of `w`: 32 rows of a KV head. */
 WF void weigh_item(const lk_device_weigh &w, int item, char *shared) {
-    tile_memory k = tile_at(shared, w.k.coding.d), v = tile_at(shared + w.v_at, w.v.coding.d);
+    tile_memory k = tile_to_read(w.k.coding, shared), v = tile_to_read(w.v.coding, shared + w.v_at);
     int part = item % w.n_part, i0 = item / w.n_part * TILE_ROWS, head_kv = w.first_part + part;
     int n = w.n_row - i0 < TILE_ROWS ? w.n_row - i0 : TILE_ROWS, group = w.n_head / w.n_head_kv;
     const float *key = k.x;

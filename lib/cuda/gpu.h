@@ -68,10 +68,12 @@ lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_atten
 
 /* Attention over latents (module_latent.cu). Has the call segments that are restored? The calls [n]
  * with their other segments, out: [n]; returns how many are left. The restored segments of calls
- * [n] of one shape, added to what the others have left. */
+ * [n] of one shape, added to what the others have left. gpu_restore_shared: bytes of shared memory
+ * that their plain kernel needs at least. */
 bool gpu_call_has_latents(const struct lk_device_attend *call);
 size_t gpu_rows_of_calls(const struct lk_device_attend *call, size_t n,
                          struct lk_device_attend *out);
+int gpu_restore_shared(int tile_bytes, int d_head, int v_part);
 lk_status gpu_restore_some(struct gpu_device *gpu, const struct lk_device_attend *call, int n,
                            lk_err *err);
 

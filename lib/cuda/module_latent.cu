@@ -36,6 +36,10 @@ size_t gpu_rows_of_calls(const struct lk_device_attend *call, size_t n,
     return n_out;
 }
 
+int gpu_restore_shared(int tile_bytes, int d_head, int v_part) {
+    return tile_bytes > 0 ? restore_shared(tile_bytes, d_head, v_part, 1) : 0;
+}
+
 /* ---- segments for a fast kernel ---- */
 
 /* Successive segments for one launch, and the launch. */
@@ -158,7 +162,11 @@ static void plan_plain(const struct gpu_card *card, const struct lk_device_atten
         *v_part = call[i].v_part > *v_part ? call[i].v_part : *v_part;
     }
     a->n_call = n;
-    a->n_tile = (group * a->n_tok + RESTORE_QUERIES - 1) / RESTORE_QUERIES;
+    a->n_query = group * a->n_tok < RESTORE_QUERIES ? group * a->n_tok : RESTORE_QUERIES;
+    while (a->n_query > 1 &&
+           restore_shared(a->tile_bytes, call->d_head, *v_part, a->n_query) > card->max_shared)
+        a->n_query--;
+    a->n_tile = (group * a->n_tok + a->n_query - 1) / a->n_query;
     a->n_split = 2 * card->n_sm / (n * call->n_head_kv * a->n_tile);
     if (a->n_split < 1) a->n_split = 1;
     if (a->n_split > tiles) a->n_split = tiles; /* 0: there is nothing to do */
@@ -185,7 +193,7 @@ static lk_status run_work(struct gpu_device *gpu, const struct lk_device_attend 
     status = gpu_send(gpu, a->call, call, calls, err);
     if (!status && w->n > 0) status = gpu_send(gpu, a->call + calls, w->latent, latents, err);
     if (status) return status;
-    int error = 0, shared = restore_shared(a->tile_bytes, call->d_head, v_part);
+    int error = 0, shared = restore_shared(a->tile_bytes, call->d_head, v_part, a->n_query);
     if (a->n_split > 0)
         error = gpu_launch<restore_kernel>({a->n_split, call->n_head_kv * a->n_tile, n}, shared,
                                            gpu->stream, *a);

@@ -61,6 +61,11 @@ WF const float *sigma_of(const lk_device_move_rows &r, int part) {
 
 /* ---- reading and writing ---- */
 
+/* A tile that rows are only read into: lk_device_tile_bytes. */
+WF tile_memory tile_to_read(const lk_device_packing &__restrict__ k, char *shared) {
+    return tile_at(shared, k.d, rotation_rows(k));
+}
+
 /* Read rows i0 + t of the move into columns t of the tile, for the bits t of `rows`. Rows that the
  * source leaves out are dropped from the result. */
 CALLED uint32_t read_rows(const lk_device_move_rows &r, const tile_memory &m, int part, int i0,
@@ -267,11 +272,20 @@ WF void replace_rows(const lk_device_move &move, const tile_memory &m, int part)
     }
 }
 
+/* The tile of both ends of a move. */
+WF tile_memory tile_of_move(char *shared, const lk_device_move &move) {
+    const lk_device_packing &__restrict__ from = move.from.coding, &__restrict__ to =
+                                                                       move.to.coding;
+    int spare = rotation_rows(from) > rotation_rows(to) ? rotation_rows(from) : rotation_rows(to);
+    if (to.trellis && to.d / 4 > spare) spare = to.d / 4;
+    return tile_at(shared, from.d > to.d ? from.d : to.d, spare);
+}
+
 /* Execute item `item` of a list. */
 WF void execute_move(const lk_device_move *list, int n_move, int item, char *shared) {
     const lk_device_move &move = list[item_of(list, n_move, item)];
     const lk_device_packing &__restrict__ k = move.to.coding;
-    tile_memory m = tile_at(shared, move.from.coding.d > k.d ? move.from.coding.d : k.d);
+    tile_memory m = tile_of_move(shared, move);
     int part = (item - move.first_item) % move.n_part,
         group = (item - move.first_item) / move.n_part;
     if (move.kind == LK_MOVE_REPLACE) {

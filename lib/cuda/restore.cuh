@@ -8,17 +8,17 @@
 
 #include "cuda/move.cuh"
 
-enum { RESTORE_QUERIES = 8 }; /* of a KV head, in a block */
+enum { RESTORE_QUERIES = 8 }; /* of a KV head, in a block, at most */
 
 /* What the blocks of a launch read. A block has the tiles x, x + n_split, ... of a call's restored
- * segments, for RESTORE_QUERIES queries of a KV head. */
+ * segments, for n_query queries of a KV head. */
 struct restore_launch {
     uint64_t call; /* struct lk_device_attend [n_call] */
     uint64_t out;  /* float [n_call][n_part][n_tok][n_head][d_head + 2]: partials, n_split of this
                       kernel, then one for each segment that a fast kernel takes */
-    int32_t n_call, n_split, n_part, n_tile; /* n_tile: sets of queries of a KV head */
-    int32_t n_tok;                           /* of the longest call */
-    int32_t tile_bytes;                      /* of the call with the most */
+    int32_t n_call, n_split, n_part, n_tile, n_query; /* n_tile: sets of queries of a KV head */
+    int32_t n_tok;                                    /* of the longest call */
+    int32_t tile_bytes;                               /* of the call with the most */
 };
 
 /* Shared memory: the tile, heads' keys [d_head][33], scores and weights [queries][33], and sums. */
@@ -26,22 +26,21 @@ struct restore_memory {
     char *tile;
     float *key, *score, *max, *sum, *mean, *factor, *latent, *row;
 };
-inline int restore_shared(int tile_bytes, int d_head, int v_part) {
-    return tile_bytes +
-           (int)sizeof(float) * (d_head * TILE_STRIDE + RESTORE_QUERIES * (TILE_STRIDE + 4) +
-                                 RESTORE_QUERIES * (v_part + d_head));
+inline int restore_shared(int tile_bytes, int d_head, int v_part, int n_query) {
+    return tile_bytes + (int)sizeof(float) *
+                            (d_head * TILE_STRIDE + n_query * (TILE_STRIDE + 4 + v_part + d_head));
 }
-WF restore_memory restore_at(char *shared, int tile_bytes, int d_head, int v_part) {
+WF restore_memory restore_at(char *shared, int tile_bytes, int d_head, int v_part, int n_query) {
     restore_memory m;
     m.tile = shared;
     m.key = (float *)(shared + tile_bytes);
     m.score = m.key + d_head * TILE_STRIDE;
-    m.max = m.score + RESTORE_QUERIES * TILE_STRIDE;
-    m.sum = m.max + RESTORE_QUERIES;
-    m.mean = m.sum + RESTORE_QUERIES; /* sums of the weights of latents */
-    m.factor = m.mean + RESTORE_QUERIES;
-    m.latent = m.factor + RESTORE_QUERIES;       /* [queries][v_part] */
-    m.row = m.latent + RESTORE_QUERIES * v_part; /* [queries][d_head] */
+    m.max = m.score + n_query * TILE_STRIDE;
+    m.sum = m.max + n_query;
+    m.mean = m.sum + n_query; /* sums of the weights of latents */
+    m.factor = m.mean + n_query;
+    m.latent = m.factor + n_query;       /* [queries][v_part] */
+    m.row = m.latent + n_query * v_part; /* [queries][d_head] */
     return m;
 }
 
@@ -107,7 +106,7 @@ WF const float *restore_read_keys(const lk_device_restore &r, char *shared, floa
                                   int n_head_kv, int d_head, int64_t number, int n) {
     int part;
     const lk_device_move_rows &rows = restore_rows(r, head_kv, &part);
-    tile_memory tile = tile_at(shared, rows.coding.d);
+    tile_memory tile = tile_to_read(rows.coding, shared);
     read_rows(rows, tile, part, (int)number, 0xffffffffu >> (32 - n));
     if (!r.up) return tile.x;
     restore_keys(r, tile.x, rows.coding.d, head_kv, n_head_kv, d_head, number, n, key);
@@ -188,7 +187,7 @@ WF void restore_tile(const restore_place &p, const restore_memory &m, const lk_d
     });
     int part;
     const lk_device_move_rows &rows = restore_rows(v, p.head_kv, &part);
-    tile_memory tile = tile_at(m.tile, rows.coding.d);
+    tile_memory tile = tile_to_read(rows.coding, m.tile);
     read_rows(rows, tile, part, (int)s.v.first + row, 0xffffffffu >> (32 - n));
     lanes([&](int lane) {
         for (int i = 0; i < p.n; i++) {
@@ -241,16 +240,16 @@ struct restore_kernel {
     WF void warp(const args &launch, S shared, const gpu_place &place) {
         const lk_device_attend &a = at<const lk_device_attend>(launch.call)[place.z];
         restore_place p = {&a, place.y / launch.n_tile, a.n_head / a.n_head_kv,
-                           place.y % launch.n_tile * RESTORE_QUERIES, 0};
+                           place.y % launch.n_tile * launch.n_query, 0};
         p.n = p.group * a.n_tok - p.first;
-        if (p.n > RESTORE_QUERIES) p.n = RESTORE_QUERIES;
+        if (p.n > launch.n_query) p.n = launch.n_query;
         if (p.n <= 0) return; /* a sequence with fewer tokens than others */
-        restore_memory m = restore_at(shared_memory(shared), launch.tile_bytes, a.d_head, a.v_part);
+        restore_memory m = restore_at(shared_memory(shared), launch.tile_bytes, a.d_head, a.v_part,
+                                      launch.n_query);
         lanes([&](int lane) {
-            for (int i = lane; i < RESTORE_QUERIES; i += 32)
-                m.max[i] = -INFINITY, m.sum[i] = m.mean[i] = 0;
-            for (int i = lane; i < RESTORE_QUERIES * a.v_part; i += 32) m.latent[i] = 0;
-            for (int i = lane; i < RESTORE_QUERIES * a.d_head; i += 32) m.row[i] = 0;
+            for (int i = lane; i < p.n; i += 32) m.max[i] = -INFINITY, m.sum[i] = m.mean[i] = 0;
+            for (int i = lane; i < p.n * a.v_part; i += 32) m.latent[i] = 0;
+            for (int i = lane; i < p.n * a.d_head; i += 32) m.row[i] = 0;
         });
         const lk_device_restore *basis = restore_segments(launch, p, m, place.x);
         size_t rows = ((size_t)place.z * launch.n_part + place.x) * launch.n_tok * a.n_head;

@@ -15,18 +15,23 @@ struct tile_memory {
     float *scratch;        /* [4] the mean's scale; then addresses of 32 blocks */
     float *x;              /* [d][TILE_STRIDE] rows, and codes in their place */
     float *extra;          /* [d / 16 + 2][TILE_STRIDE] scales of the codes */
-    float *spare;          /* [d][TILE_STRIDE] for rotations with a Paley matrix, and trellises */
+    float *spare;          /* [spare rows][TILE_STRIDE] for Paley matrices, and trellises */
     signed char *legendre; /* [q] and the Legendre symbols of j mod q */
 };
 
+/* Rows that a rotation needs: the order of its Paley matrix. Trellises need d / 4. */
+WF int rotation_rows(const lk_device_packing &__restrict__ k) {
+    return k.paley ? k.d / k.width : 0;
+}
+
 /* Lay it out; lk_device_move_shared (device/moves.h) counts the bytes. */
-WF tile_memory tile_at(char *shared, int d) {
+WF tile_memory tile_at(char *shared, int d, int n_spare) {
     tile_memory m;
     m.scratch = (float *)shared;
     m.x = m.scratch + 68;
     m.extra = m.x + d * TILE_STRIDE;
     m.spare = m.extra + (d / 16 + 2) * TILE_STRIDE;
-    m.legendre = (signed char *)(m.spare + d * TILE_STRIDE);
+    m.legendre = (signed char *)(m.spare + n_spare * TILE_STRIDE);
     return m;
 }
 
@@ -119,48 +124,52 @@ template <class Entry> WF float weighted_sum(Entry entry, const float *x, int n,
     return total;
 }
 
-/* y = [0 1; border Q] x, x, y [q + 1][width]. */
-WF void multiply_conference(const float *x, float *y, int q, int width, float border,
+/* y = [0 1; border Q] x for number w of each row of x [q + 1][width]: y [q + 1]. */
+WF void multiply_conference(const float *x, float *y, int q, int width, int w, float border,
                             const signed char *legendre) {
     const float *rest = x + width * TILE_STRIDE;
-    for (int w = 0; w < width; w++) {
-        auto one = [](int) { return 1.0f; };
-        y[w * TILE_STRIDE] = weighted_sum(one, rest, q, width, w);
-    }
+    auto one = [](int) { return 1.0f; };
+    y[0] = weighted_sum(one, rest, q, width, w);
     for (int i = 0; i < q; i++) {
         auto symbol = [=](int j) { return (float)legendre[j >= i ? j - i : j - i + q]; };
-        for (int w = 0; w < width; w++)
-            y[((i + 1) * width + w) * TILE_STRIDE] =
-                add(weighted_sum(symbol, rest, q, width, w), mul(border, x[w * TILE_STRIDE]));
+        y[(i + 1) * TILE_STRIDE] =
+            add(weighted_sum(symbol, rest, q, width, w), mul(border, x[w * TILE_STRIDE]));
     }
 }
 
 WF void multiply_paley_1(const lk_device_packing &__restrict__ k, float *x, float *y,
                          const signed char *legendre, bool transpose) {
     float sign = transpose ? -1.0f : 1.0f;
-    multiply_conference(x, y, k.q, k.width, -1, legendre);
-    for (int c = 0; c < k.d; c++)
-        x[c * TILE_STRIDE] = add(x[c * TILE_STRIDE], mul(sign, y[c * TILE_STRIDE]));
+    for (int w = 0; w < k.width; w++) {
+        multiply_conference(x, y, k.q, k.width, w, -1, legendre);
+        for (int i = 0; i <= k.q; i++) {
+            int at = (i * k.width + w) * TILE_STRIDE;
+            x[at] = add(x[at], mul(sign, y[i * TILE_STRIDE]));
+        }
+    }
 }
 
 /* x: [q + 1][2][width] */
 WF void multiply_paley_2(const lk_device_packing &__restrict__ k, float *x, float *y,
                          const signed char *legendre) {
     int pair = k.width * TILE_STRIDE;
+    float *z = y + (k.q + 1) * TILE_STRIDE;
     for (int i = 0; i <= k.q; i++)
         for (int w = 0; w < k.width; w++) {
             float *a = x + (2 * i * k.width + w) * TILE_STRIDE, sum = add(a[0], a[pair]);
             a[pair] = sub(a[0], a[pair]);
             a[0] = sum;
         }
-    multiply_conference(x, y, k.q, 2 * k.width, 1, legendre);
-    for (int i = 0; i <= k.q; i++)
-        for (int w = 0; w < k.width; w++) {
+    for (int w = 0; w < k.width; w++) {
+        multiply_conference(x, y, k.q, 2 * k.width, w, 1, legendre);
+        multiply_conference(x, z, k.q, 2 * k.width, w + k.width, 1, legendre);
+        for (int i = 0; i <= k.q; i++) {
             int at = (2 * i * k.width + w) * TILE_STRIDE;
             float sum = x[at], difference = x[at + pair];
-            x[at] = add(y[at], difference);
-            x[at + pair] = sub(y[at + pair], sum);
+            x[at] = add(y[i * TILE_STRIDE], difference);
+            x[at + pair] = sub(z[i * TILE_STRIDE], sum);
         }
+    }
 }
 
 /* H without its signs, or its transpose, times one column. */

@@ -89,15 +89,21 @@ int32_t lk_device_project_items(struct lk_device_project *project, int n) {
     return n_item;
 }
 
-/* Bytes for rows of d channels, with room for rotations and trellises if `spare`. The layout is
- * tile_at's in lib/cuda/rotate.cuh. */
-static int32_t tile_bytes(int32_t d, bool spare, int32_t q) {
-    int32_t n_float = 68 + (d + d / 16 + 2 + (spare ? d : 0)) * (LK_TILE + 1);
+/* Bytes for rows of d channels. The layout is tile_at's in lib/cuda/rotate.cuh. */
+static int32_t tile_bytes(int32_t d, int32_t n_spare, int32_t q) {
+    int32_t n_float = 68 + (d + d / 16 + 2 + n_spare) * (LK_TILE + 1);
     return n_float * (int32_t)sizeof(float) + (q + 15) / 16 * 16;
 }
 
+/* Spare rows for the rotation: the order of its Paley matrix. */
+static int32_t rotation_rows(const struct lk_device_packing *of) {
+    return of->paley ? of->d / of->width : 0;
+}
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
 int32_t lk_device_tile_bytes(const struct lk_device_packing *of) {
-    return of->d > 0 ? (tile_bytes(of->d, of->q > 0, of->q) + 15) / 16 * 16 : 0;
+    return of->d > 0 ? (tile_bytes(of->d, rotation_rows(of), of->q) + 15) / 16 * 16 : 0;
 }
 
 /* Bytes of the tile that K is decoded in. */
@@ -119,9 +125,9 @@ int32_t lk_device_move_shared(const struct lk_device_move *move, int n) {
     int32_t max = 0;
     for (int i = 0; i < n; i++) {
         const struct lk_device_packing *from = &move[i].from.coding, *to = &move[i].to.coding;
-        int32_t d = from->d > to->d ? from->d : to->d, q = from->q > to->q ? from->q : to->q;
-        int32_t bytes = tile_bytes(d, q > 0 || to->trellis, q);
-        if (bytes > max) max = bytes;
+        int32_t n_spare = larger(rotation_rows(from), rotation_rows(to));
+        if (to->trellis) n_spare = larger(n_spare, to->d / 4);
+        max = larger(max, tile_bytes(larger(from->d, to->d), n_spare, larger(from->q, to->q)));
     }
     return max;
 }
@@ -132,7 +138,7 @@ int32_t lk_device_weigh_shared(const struct lk_device_weigh *weigh, int n) {
         int32_t key = weigh[i].k.coding.d * (LK_TILE + 1) * (int32_t)sizeof(float);
         int32_t bytes = weigh_tile(&weigh[i]) +
                         (weigh[i].restore ? key : lk_device_tile_bytes(&weigh[i].v.coding));
-        if (bytes > max) max = bytes;
+        max = larger(max, bytes);
     }
     return max;
 }
