@@ -4,6 +4,7 @@
 #include "device/moves.h"
 
 static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
 const char *lk_move_refused(const struct lk_kv *kv) {
     for (int i = 0; i < kv->n_level; i++)
@@ -15,6 +16,24 @@ const char *lk_move_refused(const struct lk_kv *kv) {
             if (!kv->level[i].part && !kv->rule[i].n_other) break; /* parts are equal */
         }
     return NULL;
+}
+
+struct lk_move_room lk_move_room(const struct lk_kv *kv) {
+    struct lk_move_room room = {0};
+    struct lk_device_packing widest = lk_device_plain(LK_ROWS_F32, kv->d_head);
+    for (int last = 0; last < 2;
+         last++) /* any level may be the source: first look for the widest */
+        for (int i = 0; i < kv->n_level; i++)
+            for (int part = 0; part < kv->level[i].n_part; part++) {
+                struct lk_part p = lk_kv_part(kv, i, part);
+                struct lk_device_move move = {.from.coding = widest};
+                (void)lk_device_packing_of(&p, &move.to.coding);
+                room.tile = larger(room.tile, lk_device_tile_bytes(&move.to.coding));
+                if (last) room.move = larger(room.move, lk_device_move_shared(&move, 1));
+                widest.d = larger(widest.d, move.to.coding.d);
+                widest.q = larger(widest.q, move.to.coding.q);
+            }
+    return room;
 }
 
 bool lk_move_projects(const struct lk_move *move) {

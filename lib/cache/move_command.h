@@ -14,6 +14,13 @@ struct lk_sigma_addresses {
 /* Why a device cannot encode the levels of a kv: a static string, or NULL. */
 const char *lk_move_refused(const struct lk_kv *kv);
 
+/* Bytes of shared memory that a block of a launch needs to decode any level of a kv, and for any
+ * move to one. The levels are not refused. */
+struct lk_move_room {
+    int32_t tile, move;
+};
+struct lk_move_room lk_move_room(const struct lk_kv *kv);
+
 /* Must the rows of the move be projected first? Its commands then start from latents. */
 bool lk_move_projects(const struct lk_move *move);
 

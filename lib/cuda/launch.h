@@ -111,7 +111,9 @@ static int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typena
     static_assert(sizeof(typename K::args) <= 4096, "a launch has 4 KiB of arguments");
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535)
         return GPU_BAD_LAUNCH;
-    if (grid.x % K::CLUSTER != 0 || shared < 0 || shared > GPU_EMULATED_SHARED)
+    struct gpu_capability card = gpu_emulated_capability();
+    if (grid.x % K::CLUSTER != 0 || shared < 0 || shared > card.max_shared ||
+        (K::CLUSTER > 1 && !card.clusters))
         return GPU_BAD_LAUNCH;
     return gpu_emulated_issue(stream, [grid, shared, a] {
         for (int z = 0; z < grid.z; z++)

@@ -6,6 +6,7 @@
  * Structs of a command reach the card through a ring of pinned memory, and lie in one buffer there
  * that later commands overwrite: the stream's order makes that safe. */
 #include "codec/codec.h"
+#include "cuda/attend_launch.h"
 #include "cuda/gpu.h"
 #include "cuda/latent_launch.h"
 #include "cuda/latent_pack.h"
@@ -276,8 +277,22 @@ void device_pack_rope(const struct lk_device *, int number, const struct lk_devi
     latent_entry_at(number)->pack_rope(&tables, out);
 }
 
+/* Do all launches fit the shared memory of a block? */
+bool fits_shared(const struct gpu_card *card, const struct lk_device_needs *needs) {
+    struct attend_plan plan;
+    struct lk_device_attend call = {};
+    call.n_tok = call.n_head_kv = 1, call.n_head = needs->group;
+    call.d_head = needs->d_head, call.d_rope = needs->d_rope, call.q_shifted = needs->shift;
+    bool attends = attend_plan_make(card, &call, 1, &plan);
+    call.d_head = needs->d_head_swa;
+    attends = attends && (call.d_head == 0 || attend_plan_make(card, &call, 1, &plan));
+    return attends && needs->move_bytes <= card->max_shared &&
+           gpu_restore_shared(needs->restored_bytes, needs->restored_head, needs->d_latent) <=
+               card->max_shared;
+}
+
 /* What commands cannot say, by name. */
-const char *device_refuses(const struct lk_device *, const struct lk_device_needs *needs) {
+const char *device_refuses(const struct lk_device *device, const struct lk_device_needs *needs) {
     uint32_t coded = needs->coding[0] | needs->coding[1];
     if (needs->divided) return "several processes share the rows, which lie in their own memory";
     if (coded >> LK_ADDED & 1) return "a codec is the program's own";
@@ -285,6 +300,8 @@ const char *device_refuses(const struct lk_device *, const struct lk_device_need
         return "heads have too many channels";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";
     if (needs->absorbs) return "evicted rows go into sums";
+    if (!fits_shared(&gpu_device_of(device)->card, needs))
+        return "rows are too wide for the shared memory of the card's blocks";
     return NULL;
 }
 

@@ -96,6 +96,15 @@ void drain(gpu_stream stream, gpu_event event, uint64_t n) {
 typedef std::lock_guard<std::recursive_mutex> guard;
 } // namespace
 
+struct gpu_capability gpu_emulated_capability(void) {
+    const char *text = getenv("LOWKEY_EMULATED_SM");
+    int sm = text ? atoi(text) : 90;
+    if (sm == 80) return {8, 0, 163 << 10, false};
+    if (sm == 86) return {8, 6, 99 << 10, false};
+    if (sm == 120) return {12, 0, 99 << 10, false};
+    return {9, 0, 227 << 10, true};
+}
+
 int gpu_count(int *n) {
     *n = 1;
     return 0;
@@ -108,9 +117,10 @@ int gpu_properties(int number, struct gpu_card *card) {
     if (error) return error;
     memset(card, 0, sizeof *card);
     snprintf(card->name, sizeof card->name, "emulated");
-    card->major = 9, card->minor = 0;
+    struct gpu_capability of = gpu_emulated_capability();
+    card->major = of.major, card->minor = of.minor;
     card->n_sm = GPU_EMULATED_SM;
-    card->max_shared = GPU_EMULATED_SHARED;
+    card->max_shared = of.max_shared;
     card->memory_bytes = the_card.size;
     card->l2_bytes = 1 << 20;
     return 0;

@@ -24,7 +24,15 @@ struct gpu_emulated_card {
 int gpu_emulated_issue(gpu_stream stream, std::function<void()> command);
 #endif
 
-enum { GPU_EMULATED_SHARED = 227 << 10, GPU_EMULATED_SM = 16 };
+enum { GPU_EMULATED_SM = 16 }; /* multiprocessors */
+
+/* Its compute capability, from the environment's LOWKEY_EMULATED_SM: 80, 86, 90 or 120 (default
+ * 90). What a block may have of shared memory, and whether blocks form clusters, follow from it. */
+struct gpu_capability {
+    int major, minor, max_shared;
+    bool clusters; /* as the module uses them */
+};
+struct gpu_capability gpu_emulated_capability(void);
 
 /* Numbers of errors, as CUDA has them. */
 enum {

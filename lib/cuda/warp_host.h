@@ -10,7 +10,6 @@ extern "C" {
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 
 #define WF static inline
 #define LK_LANES for (int l_ = 0; l_ < 32; l_++)
@@ -274,7 +273,7 @@ WF F s2f(const U &x, int i) {
 WF I f2i_rn(const F &a) {
     I r;
     LK_LANES {
-        if (!(fabsf(a.x[l_]) < 2147483648.0f)) abort();
+        if (!(fabsf(a.x[l_]) < 2147483648.0f)) __builtin_trap();
         r.x[l_] = (int)rintf(a.x[l_]);
     }
     return r;

@@ -56,11 +56,14 @@ struct lk_device;
 /* What a model and a recipe ask of a device, for lk_device_refuses. Bit c of a set of codings: enum
  * lk_coding c. */
 struct lk_device_needs {
-    uint32_t coding[2];             /* of the levels of K, of V */
-    int d_head, d_head_swa;         /* channels of V's heads; of sliding-window layers, or 0 */
-    int d_rope;                     /* latent attention: channels of K, or 0 */
-    int group;                      /* query heads of a KV head, at most */
-    int d_latent;                   /* the widest latents of V or of K, or 0 */
+    uint32_t coding[2];     /* of the levels of K, of V */
+    int d_head, d_head_swa; /* channels of V's heads; of sliding-window layers, or 0 */
+    int d_rope;             /* latent attention: channels of K, or 0 */
+    int group;              /* query heads of a KV head, at most */
+    int d_latent;           /* the widest latents of V or of K, or 0 */
+    int move_bytes;         /* shared memory for moves to any level (lk_device_move_shared) */
+    int restored_bytes;     /* tile (lk_device_tile_bytes) of any level next to latents, or 0 */
+    int restored_head;      /* channels of a head there */
     bool latents_pre, latents_post; /* levels of latents: of K before RoPE, others */
     bool mean, sigma, trellis;      /* rot: block means, channel statistics, trellis codes */
     bool evicts, scores;            /* a level has a limit; its policy needs attention scores */

@@ -41,6 +41,23 @@ static void add_needs(const struct lk_kv *kv, struct lk_device_needs *needs) {
     }
 }
 
+static void raise_to(int *most, int n) {
+    if (n > *most) *most = n;
+}
+
+/* Add the shared memory that a layer's rows need. */
+static void add_room(const struct lk_kv kv[2], struct lk_device_needs *needs) {
+    bool latents = false;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < kv[side].n_level; i++) latents |= kv[side].level[i].basis != NULL;
+    for (int side = 0; side < 2; side++) {
+        struct lk_move_room room = lk_move_room(&kv[side]);
+        raise_to(&needs->move_bytes, room.move);
+        if (latents) raise_to(&needs->restored_bytes, room.tile);
+    }
+    if (latents) raise_to(&needs->restored_head, kv[LK_V].d_head);
+}
+
 /* Why a layer's rows cannot be described by commands; static. */
 static const char *refuses_commands(const struct lk_session *s, int layer) {
     const struct lk_hparams *hp = &s->model->net->hp;
@@ -75,6 +92,7 @@ lk_status lk_device_rows_check(const struct lk_session *s, lk_err *err) {
     for (int layer = 0; layer < hp->n_layer; layer++)
         needs.sinks |= net->layer[layer].attn_sinks != NULL;
     for (int k = 0; k < lk_cache_n_kv(s->cache); k++) add_needs(lk_cache_kv(s->cache, k), &needs);
+    for (int i = 0; i < s->cache->shape.n_layer; i++) add_room(s->cache->kv[i], &needs);
     const char *reason = lk_device_refuses(s->rows.device, &needs);
     for (int layer = 0; layer < s->cache->shape.n_layer && !reason; layer++)
         reason = refuses_commands(s, layer);

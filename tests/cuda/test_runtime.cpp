@@ -119,6 +119,10 @@ void impossible_launches_are_refused(void **) {
     assert_int_not_equal(gpu_launch<add_kernel>({1, 65536, 1}, 0, c.stream, a), 0);
     assert_int_not_equal(gpu_launch<add_kernel>({1, 1, 1}, 228 << 10, c.stream, a), 0);
     assert_int_not_equal(gpu_launch<count_kernel>({6, 1, 1}, 128, c.stream, a), 0);
+    setenv("LOWKEY_EMULATED_SM", "86", 1); /* less shared memory, and no clusters */
+    assert_int_not_equal(gpu_launch<add_kernel>({1, 1, 1}, 100 << 10, c.stream, a), 0);
+    assert_int_not_equal(gpu_launch<count_kernel>({4, 1, 1}, 128, c.stream, {c.memory, 0}), 0);
+    unsetenv("LOWKEY_EMULATED_SM");
     assert_int_equal(c.value(), 0);
 }
 

@@ -152,6 +152,44 @@ static void too_much_memory_is_a_status(void **state) {
     lk_device_close(device);
 }
 
+/* Cards differ in the shared memory of a block. */
+static void wide_rows_are_refused_where_they_do_not_fit(void **state) {
+    static const struct {
+        struct lk_device_needs needs;
+        bool fits[2]; /* with 227 KB, with 99 KB */
+    } cases[] = {
+        {{.d_head = 128, .group = 4, .move_bytes = 98 << 10}, {true, true}},
+        {{.d_head = 128, .group = 4, .move_bytes = 140 << 10}, {true, false}},
+        {{.d_head = 128, .group = 4, .move_bytes = 230 << 10}, {false, false}},
+        {{.d_head = 128,
+          .group = 4,
+          .d_latent = 384,
+          .restored_head = 128,
+          .restored_bytes = 56 << 10},
+         {true, true}},
+        {{.d_head = 128,
+          .group = 4,
+          .d_latent = 768,
+          .restored_head = 128,
+          .restored_bytes = 110 << 10},
+         {true, false}},
+        {{.d_head = 512, .d_rope = 64, .group = 16}, {true, true}},
+        {{.d_head = 128, .d_head_swa = 256, .group = 8, .shift = true}, {true, true}},
+    };
+    static const char *const sm[] = {"90", "120"};
+    for (int card = 0; card < 2; card++) {
+        setenv("LOWKEY_EMULATED_SM", sm[card], 1);
+        struct lk_device *device = open_emulated();
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            const char *reason = lk_device_refuses(device, &cases[i].needs);
+            if (!reason != cases[i].fits[card]) fail_msg("sm_%s, case %zu", sm[card], i);
+            if (reason) assert_non_null(strstr(reason, "shared memory"));
+        }
+        lk_device_close(device);
+    }
+    unsetenv("LOWKEY_EMULATED_SM");
+}
+
 static void wrong_addresses_are_a_status(void **state) {
     struct lk_device *device = open_emulated();
     const struct lk_device_functions *call = device->call;
@@ -198,6 +236,7 @@ int main(void) {
         cmocka_unit_test(a_damaged_module_is_one_line),
         cmocka_unit_test(bytes_come_back),
         cmocka_unit_test(too_much_memory_is_a_status),
+        cmocka_unit_test(wide_rows_are_refused_where_they_do_not_fit),
         cmocka_unit_test(wrong_addresses_are_a_status),
         cmocka_unit_test(the_host_cannot_read_it),
     };
