@@ -10,22 +10,24 @@
 
 #include <string.h>
 
-/* What has been put into the packet so far. */
-struct packet {
+/* What has been written so far. */
+struct writer {
     uint64_t at; /* address of its start on the device */
     char *bytes; /* NULL: they are only counted */
     size_t n;
 };
 
 /* Room for bytes, aligned to 16. *address: where they will be. NULL if they are only counted. */
-static void *take(struct packet *p, size_t bytes, uint64_t *address) {
-    void *to = p->bytes ? p->bytes + p->n : NULL;
+static void *take(struct writer *p, size_t bytes, uint64_t *address) {
+    char *to = p->bytes ? p->bytes + p->n : NULL;
+    size_t padding = -bytes % 16;
     *address = p->at + p->n;
-    p->n += (bytes + 15) / 16 * 16;
+    p->n += bytes + padding;
+    if (to) memset(to + bytes, 0, padding);
     return to;
 }
 
-static uint64_t put(struct packet *p, const void *from, size_t bytes) {
+static uint64_t put(struct writer *p, const void *from, size_t bytes) {
     uint64_t address;
     void *to = take(p, bytes, &address);
     if (to) memcpy(to, from, bytes);
@@ -89,7 +91,7 @@ const char *lk_attn_device_refuses(const struct lk_attn *attn) {
     return NULL;
 }
 
-static void set_rotation(struct packet *p, int d, struct lk_device_rotation *out) {
+static void set_rotation(struct writer *p, int d, struct lk_device_rotation *out) {
     if ((d & (d - 1)) == 0) {
         float sign[LK_DEVICE_MAX_HEAD];
         lk_rotation_signs(sign, d);
@@ -132,7 +134,7 @@ static bool is_uniform(const struct lk_kv *kv, int level) {
 }
 
 /* The level's table and codings. Segments of the level differ in `first` only. */
-static struct lk_device_rows level_rows(struct packet *p, const struct lk_kv *kv, int level) {
+static struct lk_device_rows level_rows(struct writer *p, const struct lk_kv *kv, int level) {
     const struct lk_level *l = &kv->level[level];
     struct lk_device_rows rows = {0};
     uint64_t *table = take(p, (size_t)l->n_block * sizeof *table, &rows.table);
@@ -150,7 +152,7 @@ static struct lk_device_rows level_rows(struct packet *p, const struct lk_kv *kv
 }
 
 /* Tables of all levels that hold rows, and the channel statistics if a level needs them. */
-static void put_side(struct packet *p, const struct lk_kv *kv, struct lk_device_rows *rows,
+static void put_side(struct writer *p, const struct lk_kv *kv, struct lk_device_rows *rows,
                      uint64_t *sigma) {
     const struct lk_equalizer *equalizer = &kv->equalizer[0];
     bool needed = false;
@@ -226,14 +228,6 @@ static uint32_t row_in_table(const struct lk_kv *kv, const struct lk_kv_span *sp
     return (uint32_t)(kv->count[span->level].skip + from - span->first);
 }
 
-/* What all commands of a call read: where it is, or will be. */
-struct packet_parts {
-    struct lk_device_rows rows[2][LK_MAX_KV_LEVEL];
-    uint64_t sigma[2], levels, slope, sink;
-    struct lk_device_rotation rotation[2];
-    int32_t tile_bytes, v_part; /* as in struct lk_device_attend */
-};
-
 /* ---- levels that are restored ---- */
 
 static bool has_latents(const struct lk_attn *attn) {
@@ -243,7 +237,7 @@ static bool has_latents(const struct lk_attn *attn) {
 }
 
 /* Positions of a level's rows, which a policy has chosen head by head. */
-static uint64_t put_positions(struct packet *p, const struct lk_kv *kv, int level) {
+static uint64_t put_positions(struct writer *p, const struct lk_kv *kv, int level) {
     int64_t n = kv->count[level].rows;
     uint64_t at;
     int32_t *pos = take(p, (size_t)n * kv->n_head * sizeof *pos, &at);
@@ -267,8 +261,8 @@ static void set_basis(const struct lk_kv *kv, const struct lk_level *l,
 }
 
 /* How the level's rows are restored. sigma: of heads' rows, of latents, in the packet. */
-static uint64_t put_restore(struct packet *p, const struct lk_kv *kv, int level,
-                            const uint64_t sigma[2], struct packet_parts *parts) {
+static uint64_t put_restore(struct writer *p, const struct lk_kv *kv, int level,
+                            const uint64_t sigma[2], struct lk_attn_packet *parts) {
     const struct lk_level *l = &kv->level[level];
     bool uniform = is_uniform(kv, level);
     int n_part = uniform ? 1 : l->n_part;
@@ -292,7 +286,7 @@ static uint64_t put_restore(struct packet *p, const struct lk_kv *kv, int level,
 }
 
 /* The levels of a side of a layer that has latents. */
-static void put_restored(struct packet *p, const struct lk_kv *kv, struct packet_parts *parts) {
+static void put_restored(struct writer *p, const struct lk_kv *kv, struct lk_attn_packet *parts) {
     const struct lk_equalizer *latents = &kv->equalizer[1];
     uint64_t sigma[2] = {parts->sigma[kv->side], 0};
     if (latents->sigma) sigma[1] = put(p, latents->sigma, lk_equalizer_array_bytes(latents));
@@ -301,22 +295,53 @@ static void put_restored(struct packet *p, const struct lk_kv *kv, struct packet
             parts->rows[kv->side][i].restore = put_restore(p, kv, i, sigma, parts);
 }
 
-static struct packet_parts put_parts(struct packet *p, const struct lk_attn *attn) {
-    struct packet_parts parts = {0};
+size_t lk_attn_device_packet(const struct lk_attn *attn, uint64_t at, char *to,
+                             struct lk_attn_packet *packet) {
+    struct writer p = {at, to, 0};
     const struct lk_kv *side[] = {attn->k, attn->v};
-    for (int s = 0; s < 2; s++) put_side(p, side[s], parts.rows[s], &parts.sigma[s]);
-    for (int s = 0; s < 2 && has_latents(attn); s++) put_restored(p, side[s], &parts);
-    parts.levels = put(p, lk_trellis_table, sizeof lk_trellis_table);
-    set_rotation(p, attn->d_rope > 0 ? attn->d_rope : attn->d_head, &parts.rotation[LK_K]);
-    set_rotation(p, attn->d_head, &parts.rotation[LK_V]);
+    *packet = (struct lk_attn_packet){0};
+    for (int s = 0; s < 2; s++) put_side(&p, side[s], packet->rows[s], &packet->sigma[s]);
+    for (int s = 0; s < 2 && has_latents(attn); s++) put_restored(&p, side[s], packet);
+    packet->levels = put(&p, lk_trellis_table, sizeof lk_trellis_table);
+    set_rotation(&p, attn->d_rope > 0 ? attn->d_rope : attn->d_head, &packet->rotation[LK_K]);
+    set_rotation(&p, attn->d_head, &packet->rotation[LK_V]);
     if (attn->alibi_max_bias > 0) {
-        float *slope = take(p, (size_t)attn->n_head * sizeof *slope, &parts.slope);
+        float *slope = take(&p, (size_t)attn->n_head * sizeof *slope, &packet->slope);
         for (int h = 0; slope && h < attn->n_head; h++)
             slope[h] = lk_alibi_slope(h, attn->n_head, attn->alibi_max_bias);
     }
-    if (attn->sink) parts.sink = put(p, attn->sink, (size_t)attn->n_head * sizeof *attn->sink);
-    return parts;
+    if (attn->sink) packet->sink = put(&p, attn->sink, (size_t)attn->n_head * sizeof *attn->sink);
+    return p.n;
 }
+
+/* ---- what packets follow from ---- */
+
+static void put_level_sources(struct writer *p, const struct lk_kv *kv, int level) {
+    const struct lk_level *l = &kv->level[level];
+    bool has_rows = kv->count[level].rows > 0;
+    int64_t counts[] = {has_rows, has_rows ? l->n_block : 0, kv->count[level].skip,
+                        has_rows ? lk_kv_position(kv, level, 0, 0) : 0};
+    put(p, counts, sizeof counts);
+    if (!has_rows) return;
+    put(p, l->block, (size_t)l->n_block * sizeof *l->block);
+    if (l->rope && kv->evict) put_positions(p, kv, level);
+}
+
+size_t lk_attn_device_sources(const struct lk_attn *attn, char *to) {
+    struct writer p = {0, to, 0};
+    const struct lk_kv *side[] = {attn->k, attn->v};
+    for (int s = 0; s < 2; s++) {
+        put(&p, &side[s]->arena->n_given, sizeof side[s]->arena->n_given);
+        for (int i = 0; i < side[s]->n_level; i++) put_level_sources(&p, side[s], i);
+        for (int i = 0; i < 2; i++) {
+            const struct lk_equalizer *e = &side[s]->equalizer[i];
+            if (e->sigma) put(&p, e->sigma, lk_equalizer_array_bytes(e));
+        }
+    }
+    return p.n;
+}
+
+/* ---- commands ---- */
 
 /* Address of the queries of a token, of its partials of a range, and of its results, or 0. */
 static uint64_t queries_at(const struct lk_attn *attn, bool shifted, int token) {
@@ -375,40 +400,38 @@ static bool is_fast(const struct lk_attn *attn, const struct piece_rows *rows,
            s->k.first % LK_TILE == s->v.first % LK_TILE;
 }
 
-size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
-                           uint64_t at, char *packet, struct lk_device_attend *call) {
-    struct packet p = {at, packet, 0};
-    struct packet_parts parts = put_parts(&p, attn);
+void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
+                         const struct lk_attn_packet *packet, struct lk_device_attend *call) {
     int64_t query = first_query(attn, piece->token), from = first_seen(attn, piece->token);
     *call = (struct lk_device_attend){
         .q = queries_at(attn, false, piece->token),
         .q_shifted = lk_attn_device_shifts(attn) ? queries_at(attn, true, piece->token) : 0,
         .out = results_at(attn, piece->token),
         .partial = attn->out ? 0 : partials_at(attn, piece->range, piece->token),
-        .sink = attn->out ? parts.sink : 0,
-        .k_sigma = uses_sigma(attn, LK_K, piece->range) ? parts.sigma[LK_K] : 0,
-        .v_sigma = uses_sigma(attn, LK_V, piece->range) ? parts.sigma[LK_V] : 0,
-        .levels = parts.levels,
-        .slope = parts.slope,
+        .sink = attn->out ? packet->sink : 0,
+        .k_sigma = uses_sigma(attn, LK_K, piece->range) ? packet->sigma[LK_K] : 0,
+        .v_sigma = uses_sigma(attn, LK_V, piece->range) ? packet->sigma[LK_V] : 0,
+        .levels = packet->levels,
+        .slope = packet->slope,
         .n_tok = piece->n,
         .n_head = attn->n_head,
         .n_head_kv = attn->n_head_kv,
         .d_head = attn->d_head,
         .d_rope = attn->d_rope,
         .window = attn->k->n_swa,
-        .tile_bytes = parts.tile_bytes,
-        .v_part = parts.v_part,
+        .tile_bytes = packet->tile_bytes,
+        .v_part = packet->v_part,
         .scale = attn->scale,
         .softcap = attn->softcap,
         .fast = fast_latents(attn, query),
-        .k_rotation = parts.rotation[LK_K],
-        .v_rotation = parts.rotation[LK_V]};
+        .k_rotation = packet->rotation[LK_K],
+        .v_rotation = packet->rotation[LK_V]};
     struct piece_rows rows = {lk_kv_spans(attn->k), lk_kv_spans(attn->v), from, from};
     while (next_rows(attn, &rows)) {
         if (range_of(attn, rows.k.level, rows.v.level) != piece->range) continue;
         struct lk_device_segment *s = &call->segment[call->n_segment++];
-        *s = (struct lk_device_segment){.k = parts.rows[LK_K][rows.k.level],
-                                        .v = parts.rows[LK_V][rows.v.level],
+        *s = (struct lk_device_segment){.k = packet->rows[LK_K][rows.k.level],
+                                        .v = packet->rows[LK_V][rows.v.level],
                                         .n_row = (int32_t)(rows.end - rows.from),
                                         .before = (int32_t)(query - rows.from),
                                         .distance = (int32_t)distance_of(attn, &rows, query),
@@ -419,15 +442,13 @@ size_t lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_pi
             s->k.restore = s->v.restore = 0;
         s->fast = is_fast(attn, &rows, call, s);
     }
-    return p.n;
 }
 
 /* ---- weights of rows ---- */
 
-size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool last, uint64_t at,
-                              uint64_t scores, struct lk_device_weigh *out) {
-    struct packet p = {at, NULL, 0};
-    struct packet_parts parts = put_parts(&p, attn);
+size_t lk_attn_device_weights(const struct lk_attn *attn, const struct lk_attn_packet *packet,
+                              int token, int n, bool last, uint64_t scores,
+                              struct lk_device_weigh *out) {
     const struct lk_kv *k = attn->k, *v = attn->v;
     int64_t query = first_query(attn, token), from = first_seen(attn, token);
     size_t n_out = 0, wide = (size_t)attn->d_head + LK_ATTN_SUMS;
@@ -441,11 +462,11 @@ size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool
             out[n_out] = (struct lk_device_weigh){
                 .q = queries_at(attn, level_shifts(attn, kl), token),
                 .partial = partials_at(attn, 0, token),
-                .sink = parts.sink,
-                .slope = parts.slope,
+                .sink = packet->sink,
+                .slope = packet->slope,
                 .score = scores + (uint64_t)(rows.from - k->first) * k->n_head * sizeof(float),
-                .k = move_rows(k, kl, part, parts.rows[LK_K][kl].table,
-                               row_in_table(k, &rows.k, rows.from), parts.sigma[LK_K]),
+                .k = move_rows(k, kl, part, packet->rows[LK_K][kl].table,
+                               row_in_table(k, &rows.k, rows.from), packet->sigma[LK_K]),
                 .range_stride = (int64_t)attn->n_tok * attn->n_head * (int64_t)wide,
                 .stride = (int32_t)wide,
                 .at = attn->d_head,
@@ -463,15 +484,15 @@ size_t lk_attn_device_weights(const struct lk_attn *attn, int token, int n, bool
                 .scale = attn->scale,
                 .softcap = attn->softcap};
             if (latents) {
-                out[n_out].restore = parts.rows[LK_K][kl].restore;
-                out[n_out].tile_bytes = parts.tile_bytes;
+                out[n_out].restore = packet->rows[LK_K][kl].restore;
+                out[n_out].tile_bytes = packet->tile_bytes;
                 out[n_out].k = (struct lk_device_move_rows){
                     .first = row_in_table(k, &rows.k, rows.from),
                     .coding = lk_device_plain(LK_ROWS_F32, attn->d_head)};
             }
             if (attn->d_rope > 0)
-                out[n_out].v = move_rows(v, vl, part, parts.rows[LK_V][vl].table,
-                                         row_in_table(v, &rows.v, rows.from), parts.sigma[LK_V]);
+                out[n_out].v = move_rows(v, vl, part, packet->rows[LK_V][vl].table,
+                                         row_in_table(v, &rows.v, rows.from), packet->sigma[LK_V]);
         }
     }
     return n_out;

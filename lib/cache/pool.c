@@ -90,6 +90,7 @@ static uint32_t take_number(struct lk_pool *pool) {
 static void give_number(struct lk_pool *pool, uint32_t number) {
     *lk_arena_slab(&pool->arena, number) = (struct lk_slab){.n_held = pool->unused};
     pool->unused = number;
+    pool->arena.n_given++;
 }
 
 /* ---- blocks by size ---- */

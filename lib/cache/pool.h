@@ -54,6 +54,8 @@ struct lk_arena {
     struct lk_device *device; /* that has the slabs; NULL: they are memory of the process */
     atomic_int *fault;        /* the pool's (lk_pool_take_fault) */
     int shift;                /* bits of a block's offset in its slab */
+    uint32_t n_given;         /* numbers of slabs that were given back: while it stays, a block's
+                                 address does */
     struct lk_slab *page[32];
 };
 

@@ -133,7 +133,7 @@ void lk_device_rows_free(struct lk_session *s) {
     free_buffer(rows, &rows->scores);
     for (int i = 0; i < rows->n_packet; i++) {
         free_buffer(rows, &rows->packet[i].there);
-        lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet[i].here, rows->packet[i].cap);
+        lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet[i].source, rows->packet[i].cap);
     }
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->packet,
                (size_t)rows->n_packet * sizeof *rows->packet);
@@ -228,10 +228,10 @@ static struct lk_layer_packet *packet_of(const struct lk_session *s, const struc
 /* The commands of a call, whose packet is on the device. */
 static void describe(const struct lk_session *s, const struct lk_attn *call,
                      struct lk_device_attend *command) {
-    uint64_t at = packet_of(s, call)->there.at;
-    for (int i = 0; i < count_commands(call); i++) {
+    const struct lk_attn_packet *packet = &packet_of(s, call)->parts;
+    for (int i = 0, n = count_commands(call); i < n; i++) {
         struct lk_device_piece piece = piece_of(call, i);
-        lk_attn_device_call(call, &piece, at, NULL, &command[i]);
+        lk_attn_device_call(call, &piece, packet, &command[i]);
     }
 }
 
@@ -243,16 +243,11 @@ static bool replace_bytes(struct lk_session *s, char **mem, size_t *have, size_t
     return *mem;
 }
 
-/* Room for a packet of `size` bytes. It grows with the tables of blocks. */
-static bool reserve_packet(struct lk_session *s, struct lk_layer_packet *p, size_t size) {
+/* Room to make `size` bytes. */
+static bool reserve_making(struct lk_session *s, size_t size) {
     struct lk_session_rows *rows = &s->rows;
-    if (size > rows->making_bytes &&
-        !replace_bytes(s, &rows->making, &rows->making_bytes, size + size / 4))
-        return false;
-    if (size <= p->cap) return true;
-    p->size = 0;
-    return replace_bytes(s, &p->here, &p->cap, size + size / 4) &&
-           grow_buffer(rows, &p->there, p->cap / sizeof(float) + 1);
+    return size <= rows->making_bytes ||
+           replace_bytes(s, &rows->making, &rows->making_bytes, size + size / 4);
 }
 
 static lk_status reserve_packets(struct lk_session *s) {
@@ -264,23 +259,34 @@ static lk_status reserve_packets(struct lk_session *s) {
     return LK_OK;
 }
 
+/* Make a packet from p->source, and bring it to the device. It grows with the tables of blocks. */
+static lk_status make_packet(struct lk_session *s, const struct lk_attn *call,
+                             struct lk_layer_packet *p) {
+    struct lk_session_rows *rows = &s->rows;
+    size_t size = lk_attn_device_packet(call, 0, NULL, &p->parts);
+    if (!reserve_making(s, size) ||
+        (size > p->there.n * sizeof(float) &&
+         !grow_buffer(rows, &p->there, (size + size / 4) / sizeof(float))))
+        return LK_E_NOMEM;
+    lk_attn_device_packet(call, p->there.at, rows->making, &p->parts);
+    return rows->device->call->upload(rows->device, p->there.at, rows->making, size, NULL);
+}
+
 /* Bring the packet of a call to the device, unless the device has it. All commands of the call read
  * the same one. */
 static lk_status send_packet(struct lk_session *s, const struct lk_attn *call) {
-    struct lk_session_rows *rows = &s->rows;
-    struct lk_device_attend any;
-    struct lk_device_piece piece = {0, 0, 1};
     lk_status status = reserve_packets(s);
     if (status) return status;
     struct lk_layer_packet *p = packet_of(s, call);
-    size_t size = lk_attn_device_call(call, &piece, 0, NULL, &any);
-    if (!reserve_packet(s, p, size)) return LK_E_NOMEM;
-    memset(rows->making, 0, size); /* what is between the parts */
-    lk_attn_device_call(call, &piece, p->there.at, rows->making, &any);
-    if (size == p->size && memcmp(rows->making, p->here, size) == 0) return LK_OK;
-    memcpy(p->here, rows->making, size);
-    status = rows->device->call->upload(rows->device, p->there.at, p->here, size, NULL);
-    p->size = status ? 0 : size;
+    size_t n = lk_attn_device_sources(call, NULL);
+    if (!reserve_making(s, n)) return LK_E_NOMEM;
+    lk_attn_device_sources(call, s->rows.making);
+    if (n == p->n_source && memcmp(s->rows.making, p->source, n) == 0) return LK_OK;
+    p->n_source = 0;
+    if (n > p->cap && !replace_bytes(s, &p->source, &p->cap, n + n / 4)) return LK_E_NOMEM;
+    memcpy(p->source, s->rows.making, n);
+    status = make_packet(s, call, p);
+    if (!status) p->n_source = n;
     return status;
 }
 
@@ -310,19 +316,19 @@ static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_a
 static lk_status score_by_commands(struct lk_session *s, const struct lk_attn *call, bool last,
                                    uint64_t scores) {
     struct lk_session_rows *rows = &s->rows;
-    uint64_t at = packet_of(s, call)->there.at;
+    const struct lk_attn_packet *packet = &packet_of(s, call)->parts;
     lk_status status = LK_OK;
     int start = last ? (call->n_tok - 1) / LK_DEVICE_TOKENS * LK_DEVICE_TOKENS : 0;
     for (int token = start, n; token < call->n_tok && !status; token += n) {
         n = call->n_tok - token < LK_DEVICE_TOKENS ? call->n_tok - token : LK_DEVICE_TOKENS;
-        size_t n_weigh = lk_attn_device_weights(call, token, n, last, at, scores, NULL);
+        size_t n_weigh = lk_attn_device_weights(call, packet, token, n, last, scores, NULL);
         if (n_weigh > rows->n_weigh) {
             if (!lk_grow(&s->ledger, LK_FOR_SCRATCH, (void **)&rows->weigh,
                          rows->n_weigh * sizeof *rows->weigh, n_weigh * sizeof *rows->weigh))
                 return LK_E_NOMEM;
             rows->n_weigh = n_weigh;
         }
-        lk_attn_device_weights(call, token, n, last, at, scores, rows->weigh);
+        lk_attn_device_weights(call, packet, token, n, last, scores, rows->weigh);
         status =
             rows->device->call->score(rows->device, rows->weigh, n_weigh, NULL, last, scores, NULL);
     }

@@ -8,6 +8,7 @@
 #define LK_ENGINE_DEVICE_ROWS_H
 
 #include "attention/attention.h"
+#include "attention/device_call.h"
 #include "base/ledger.h"
 #include "device/device.h"
 
@@ -45,8 +46,9 @@ struct lk_session_rows {
 /* What kernels read of a layer besides rows. It changes when rows age, not with each token. */
 struct lk_layer_packet {
     struct lk_device_buffer there;
-    char *here; /* [cap] what is there: [size] */
-    size_t size, cap;
+    char *source; /* [cap] what it was made from: [n_source]; 0: the device has none */
+    size_t n_source, cap;
+    struct lk_attn_packet parts;
 };
 
 /* Choose the device of a new session, by name; NULL: the model's. limit: bytes, 0: none. The recipe

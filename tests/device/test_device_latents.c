@@ -56,10 +56,12 @@ static bool attend_there(struct lk_device *device, struct lk_attn a, float *out)
     assert_int_equal(f->alloc(device, n_row * D * sizeof(float), &q, NULL), LK_OK);
     assert_int_equal(f->upload(device, q, a.q, n_row * D * sizeof(float), NULL), LK_OK);
     a.q = (float *)(uintptr_t)q, a.partial = (float *)(uintptr_t)partial;
-    size_t size = lk_attn_device_call(&a, &piece, 0, NULL, &call);
-    char *packet = calloc(1, size);
+    struct lk_attn_packet parts;
+    size_t size = lk_attn_device_packet(&a, 0, NULL, &parts);
+    char *packet = malloc(size);
     assert_int_equal(f->alloc(device, size, &at, NULL), LK_OK);
-    lk_attn_device_call(&a, &piece, at, packet, &call);
+    lk_attn_device_packet(&a, at, packet, &parts);
+    lk_attn_device_call(&a, &piece, &parts, &call);
     assert_int_equal(f->upload(device, at, packet, size, NULL), LK_OK);
     if (f->attend(device, &call, NULL, 1, &err)) fail_msg("%s", err.msg);
     assert_int_equal(f->download(device, here, partial, bytes, NULL), LK_OK);
