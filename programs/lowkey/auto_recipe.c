@@ -90,31 +90,30 @@ bool auto_recipe_exists(const lk_model *model, int size) {
     return exists;
 }
 
-/* Whether the text is that of a stored recipe for this model; *size is its size then. */
-static bool is_stored(const lk_model *model, const char *text, int *size) {
+const char *auto_recipe_name(const lk_model *model, const lk_recipe *recipe) {
+    static const char *const name[AUTO_SIZES] = {"auto-4", "auto-3", "auto-2"};
     bool same = false;
-    for (*size = AUTO_SIZE; *size > AUTO_SIZE - AUTO_SIZES; --*size) {
+    int i = 0;
+    for (; !same && i < AUTO_SIZES; i++) {
         lk_recipe *stored = NULL;
-        if (!open_stored(model, *size, &stored) && stored)
-            same = strcmp(lk_recipe_text(stored), text) == 0;
+        if (!open_stored(model, AUTO_SIZE - i, &stored) && stored)
+            same = strcmp(lk_recipe_text(stored), lk_recipe_text(recipe)) == 0;
         lk_recipe_free(stored);
-        if (same) break;
     }
-    return same;
+    return same ? name[i - 1] : NULL;
 }
 
 const char *recipe_title(const lk_model *model, const lk_recipe *recipe, char buf[RECIPE_TITLE]) {
-    const char *text = lk_recipe_text(recipe);
+    const char *text = lk_recipe_text(recipe), *name = auto_recipe_name(model, recipe);
     char label[RECIPE_LABEL];
     lk_preset preset;
-    int size;
     for (size_t i = 0; lk_model_tuned(model, i, &preset); i++)
         if (strcmp(preset.name, text) == 0) {
             snprintf(buf, RECIPE_TITLE, "%s, tuned for this model", text);
             return buf;
         }
-    if (is_stored(model, text, &size))
-        snprintf(buf, RECIPE_TITLE, "auto-%d, tuned for this model", size);
+    if (name)
+        snprintf(buf, RECIPE_TITLE, "%s, tuned for this model", name);
     else
         snprintf(buf, RECIPE_TITLE, "%s", recipe_label(recipe, label));
     return buf;

@@ -24,6 +24,9 @@ int auto_recipe_of_size(const lk_model *model, int size, bool stored, lk_recipe 
 /* Open those of the list that are 'auto'. */
 int auto_recipes_open(const struct model_args *of, const lk_model *model, struct recipes *recipes);
 
+/* "auto-3" if that is what the recipe is for this model, as stored; else NULL. Static. */
+const char *auto_recipe_name(const lk_model *model, const lk_recipe *recipe);
+
 /* Is there a recipe of this size that was tuned for the model? */
 bool auto_recipe_exists(const lk_model *model, int size);
 

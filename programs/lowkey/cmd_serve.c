@@ -96,9 +96,10 @@ static void notify_beat(struct notify *notify) {
 struct serve {
     lk_model *model;
     struct recipes recipes;
-    bool from_presets[MAX_LIST]; /* added by "presets": dropped if the model cannot have it */
-    bool allow_tuned;            /* --allow-kv presets */
-    bool is_auto;                /* recipes.item[0] depends on the model */
+    bool from_presets[MAX_LIST];       /* added by "presets": dropped if the model cannot have it */
+    bool allow_tuned;                  /* --allow-kv presets */
+    bool is_auto;                      /* recipes.item[0] depends on the model */
+    const char *recipe_name[MAX_LIST]; /* of stored recipes; else NULL */
     struct lk_buf keys;
     const char *key[MAX_KEYS];
     size_t n_key;
@@ -246,6 +247,7 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
     s->is_auto = !a->kv.n || auto_size(a->kv.item[0]);
     int status = add_recipe(out, s->is_auto ? "best-4" : a->kv.item[0]);
     for (size_t i = 0; !status && i < a->allow_kv.n; i++) {
+        if (auto_size(a->allow_kv.item[i])) continue; /* depends on the model */
         if (strcmp(a->allow_kv.item[i], "presets") != 0) {
             status = add_recipe(out, a->allow_kv.item[i]);
             continue;
@@ -258,6 +260,29 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
         }
         s->allow_tuned = true;
     }
+    return status;
+}
+
+/* May requests select the recipe of 'auto' of this size? With --allow-kv auto-N; with presets, if
+ * one is stored. */
+static bool is_auto_allowed(const struct serve_args *a, const struct serve *s, int size) {
+    bool named = false;
+    for (size_t i = 0; i < a->allow_kv.n; i++) named |= auto_size(a->allow_kv.item[i]) == size;
+    return named || (s->allow_tuned && auto_recipe_exists(s->model, size));
+}
+
+/* Add it, unless it is there already. */
+static int add_auto_recipe(const struct serve_args *a, struct serve *s, int size) {
+    struct recipes *to = &s->recipes;
+    lk_recipe *recipe = NULL;
+    if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
+    int status = auto_recipe_of_size(s->model, size, !a->model.cluster, &recipe);
+    for (size_t i = 0; !status && recipe && i < to->n; i++)
+        if (strcmp(lk_recipe_text(to->item[i]), lk_recipe_text(recipe)) == 0) {
+            lk_recipe_free(recipe);
+            recipe = NULL;
+        }
+    if (recipe) to->item[to->n++] = recipe;
     return status;
 }
 
@@ -275,6 +300,8 @@ static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
     if (tunes)
         print_error("while the server is idle, a better cache for this model is looked for; the "
                     "next start will use it (--kv best-4: never)");
+    for (int size = AUTO_SIZE; !status && size > AUTO_SIZE - AUTO_SIZES; size--)
+        if (is_auto_allowed(a, s, size)) status = add_auto_recipe(a, s, size);
     lk_preset preset;
     for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i, &preset); i++) {
         status = add_recipe(&s->recipes, preset.name);
@@ -296,6 +323,9 @@ static void drop_unsupported_presets(struct lk_server_opts *o, struct serve *s) 
             s->recipes.item[n++] = recipe;
     }
     o->n_recipe = s->recipes.n = n;
+    for (size_t i = 0; i < n; i++)
+        s->recipe_name[i] = auto_recipe_name(s->model, s->recipes.item[i]);
+    o->recipe_name = s->recipe_name;
 }
 
 /* Remove blanks at both ends of a line. */

@@ -1,6 +1,8 @@
 /* The replies of /v1/models and /slots. */
 #include "serve/info_json.h"
 
+#include "serve/request.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +24,12 @@ static bool find_preset(const lk_recipe *recipe, lk_preset *out, bool *tuned) {
     return false;
 }
 
+/* Of a tuned recipe, whose name ends with its size. */
+static const char *tuned_loss(const char *name) {
+    const char *size = strrchr(name, '-');
+    return size && strtol(size + 1, NULL, 10) >= 4 ? "minimal" : "small";
+}
+
 /* What a recipe loses, from "none" to "forgets": "minimal" is a KL of about 0.003 and less on the
  * models of docs/results/quality.md and docs/tuning.md, "small" of 0.02 and less. The smallest
  * level says nothing about a tuned recipe, where many layers have more bits. Of others the codec of
@@ -30,10 +38,7 @@ static const char *recipe_loss(const lk_recipe *recipe) {
     lk_preset preset;
     bool tuned, named = find_preset(recipe, &preset, &tuned);
     if (strstr(named ? preset.text : lk_recipe_text(recipe), "read ")) return "forgets";
-    if (named && tuned) {
-        const char *size = strrchr(preset.name, '-');
-        return size && strtol(size + 1, NULL, 10) >= 4 ? "minimal" : "small";
-    }
+    if (named && tuned) return tuned_loss(preset.name);
     lk_recipe_level level;
     int k_bits = 16, v_bits = 16;
     bool is_latent = false, is_rotated = true;
@@ -52,21 +57,21 @@ static const char *recipe_loss(const lk_recipe *recipe) {
 }
 
 /* A recipe that requests may select: its name, its text, the note of a preset, and its loss. */
-static json_t *recipe_json(const lk_recipe *recipe) {
-    const char *name = lk_recipe_text(recipe);
+static json_t *recipe_json(const struct lk_server_opts *opts, size_t i) {
+    const lk_recipe *recipe = opts->recipe[i];
+    const char *name = lk_server_recipe_name(opts, i), *text = lk_recipe_text(recipe);
     lk_preset preset;
-    bool tuned, named = find_preset(recipe, &preset, &tuned);
-    const char *text = named ? preset.text : name, *note = named ? preset.note : "";
-    return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", text, "note", note, "loss",
-                     recipe_loss(recipe));
+    bool tuned, named = find_preset(recipe, &preset, &tuned), other = strcmp(name, text) != 0;
+    const char *note = other ? "tuned for this model" : named ? preset.note : "";
+    return json_pack("{s:s, s:s, s:s, s:s}", "name", name, "text", named ? preset.text : text,
+                     "note", note, "loss", other ? tuned_loss(name) : recipe_loss(recipe));
 }
 
 json_t *lk_model_json(const struct lk_server *server, const char *name) {
     const struct lk_server_opts *o = &server->opts;
     lk_model_info info = lk_model_get_info(o->model);
     json_t *recipes = json_array();
-    for (size_t i = 0; i < o->n_recipe; i++)
-        json_array_append_new(recipes, recipe_json(o->recipe[i]));
+    for (size_t i = 0; i < o->n_recipe; i++) json_array_append_new(recipes, recipe_json(o, i));
     json_t *json = json_pack(
         "{s:s, s:s, s:I, s:s, s:s, s:s, s:{s:s?, s:I, s:i, s:i, s:i, s:o}}", "id", name, "object",
         "model", "created", (json_int_t)server->started, "owned_by", "lowkey", "type", "llm",
@@ -111,7 +116,7 @@ static json_t *slot_json(const struct lk_slot_snapshot *s, const struct lk_serve
     return json_pack("{s:i, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, "
                      "s:I, s:f, s:o}",
                      "id", s->id, "state", slot_state(s), "prefix", s->is_prefix, "kv",
-                     lk_recipe_text(o->recipe[s->recipe]), "n_tok", (json_int_t)s->stats.n_tok,
+                     lk_server_recipe_name(o, s->recipe), "n_tok", (json_int_t)s->stats.n_tok,
                      "n_prompt", (json_int_t)s->n_prompt, "n_processed", (json_int_t)s->n_processed,
                      "n_reused", (json_int_t)s->n_reused, "n_predicted", (json_int_t)s->n_decoded,
                      "tokens_per_second", s->tokens_per_second, "idle_seconds", s->idle_s,

@@ -244,6 +244,11 @@ bool lk_request_reject(const struct lk_request *request, const char *name, doubl
            lk_api_error_set(error, 400, "unsupported", name, "'%s' is not supported here", name);
 }
 
+const char *lk_server_recipe_name(const struct lk_server_opts *opts, size_t i) {
+    const char *name = opts->recipe_name ? opts->recipe_name[i] : NULL;
+    return name ? name : lk_recipe_text(opts->recipe[i]);
+}
+
 bool lk_server_has_model(const struct lk_server_opts *o, const char *name) {
     bool found = strcmp(name, o->id) == 0;
     for (size_t i = 0; i < o->n_alias; i++) found |= strcmp(name, o->alias[i]) == 0;
@@ -266,8 +271,8 @@ static bool parse_kv(struct lk_request *request, const struct lk_server_opts *op
     if (!lk_json_field_string(request->body, "kv", &kv, error)) return false;
     if (!kv) return true;
     for (size_t i = 0; i < opts->n_recipe; i++) {
-        const char *text = lk_recipe_text(opts->recipe[i]);
-        if (strcmp(kv, text) == 0) {
+        const char *text = lk_server_recipe_name(opts, i);
+        if (strcmp(kv, text) == 0 || strcmp(kv, lk_recipe_text(opts->recipe[i])) == 0) {
             request->recipe = i;
             return true;
         }
@@ -278,7 +283,9 @@ static bool parse_kv(struct lk_request *request, const struct lk_server_opts *op
         }
     }
     return lk_api_error_set(error, 400, "invalid_value", "kv",
-                            "the recipe '%.60s' is not allowed; allowed are: %s", kv, names);
+                            "the recipe '%.60s' is not allowed; allowed are: %s. The server's "
+                            "option --allow-kv adds others",
+                            kv, names);
 }
 
 static bool add_stop(struct lk_request *request, const json_t *text, struct lk_api_error *error) {

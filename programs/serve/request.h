@@ -98,6 +98,9 @@ struct lk_request {
     size_t recipe;      /* index into lk_server_opts.recipe */
 };
 
+/* The name of recipe i in replies: its other name, or its text. Borrowed. */
+const char *lk_server_recipe_name(const struct lk_server_opts *opts, size_t i);
+
 /* Is this the model's id or one of its aliases? */
 bool lk_server_has_model(const struct lk_server_opts *opts, const char *name);
 

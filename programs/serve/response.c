@@ -2,6 +2,7 @@
 #include "serve/response.h"
 
 #include "serve/json_field.h"
+#include "serve/request.h"
 #include "serve/tokens.h"
 #include "serve/tool_calls.h"
 #include "serve/tools.h"
@@ -206,7 +207,7 @@ void lk_response_add_timings(const struct lk_response *r, const struct lk_job_re
         result->f16_bytes ? 16.0 * (double)result->cache_bytes / (double)result->f16_bytes : 0.0;
     json_object_set_new(to, "cache",
                         json_pack("{s:s, s:s, s:I, s:I, s:f}", "kv",
-                                  lk_recipe_text(r->opts->recipe[r->completion->request.recipe]),
+                                  lk_server_recipe_name(r->opts, r->completion->request.recipe),
                                   "prefix", sources[result->source], "cache_bytes",
                                   (json_int_t)result->cache_bytes, "f16_bytes",
                                   (json_int_t)result->f16_bytes, "bits_per_value", bits));

@@ -372,6 +372,12 @@ def check_recipes(page):
         "Small loss": ["best-3", "trellis-3", "kivi-4", "atom-4", "hqq-4", "kvquant-3", "kvarn-k4v2"],
         "Large loss": ["best-2", "trellis-2", "trellis-1.5", "kivi-2", "hqq-2"],
         "Forgets parts of the text": ["compressed", "lambda", "streaming", "h2o", "tova"]})
+    page.tab.fill("#kv", "best-2")
+    expect("a note and a folded text", page.tab.run(
+        "[document.getElementById('kvtext').textContent.length > 10, document.getElementById('kvfold').open, "
+        "document.getElementById('kvcode').textContent, document.getElementById('kvallow').hidden]"),
+        [True, False, "sink 4: f16; body: rot2; window 32: rot8", True])
+    page.tab.fill("#kv", "best-3")
     page.send("hello", "hi")
     page.tab.wait("/^Nothing to pack yet: the newest \\d+ tokens stay "
                   "exact.$/.test(document.getElementById('cache-note').textContent)")

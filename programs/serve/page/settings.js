@@ -43,9 +43,13 @@ const showRecipe = () => {
   const recipe = findRecipe($("kv").value);
   if (!recipe) {
     $("kvtext").textContent = "";
+    $("kvfold").hidden = true;
     return;
   }
-  $("kvtext").replaceChildren(recipe.note, el("code", {}, recipe.text));
+  $("kvtext").replaceChildren(recipe.note);
+  $("kvcode").textContent = recipe.text;
+  $("kvfold").hidden = recipe.text === recipe.name && recipes.length > 1;
+  $("kvallow").hidden = recipes.length > 1;
 };
 
 export const readSettings = () => Object.fromEntries(FIELDS.map(id => [id, $(id).value]));
