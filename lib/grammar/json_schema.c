@@ -7,8 +7,9 @@
  * newline with an indentation, after colons one space. Strings with a `pattern` or `format`, and
  * numbers with bounds, are narrower too (pattern.h, number_range.h). `oneOf` is treated as `anyOf`.
  *
- * A keyword that is neither supported nor an annotation is an error, because ignoring it would
- * accept too much. Depth, number of rules and size of the output are limited, and the work is in
+ * A keyword of JSON Schema that restricts values and is not supported is an error, because ignoring
+ * it would accept too much. Others are annotations. Older drafts are rewritten (schema_dialect.h).
+ * Depth, number of rules and size of the output are limited, and the work is in
  * proportion to the bytes of the schema:
  *
  *   - A part of a schema is converted once for each place that holds it, and once more at most for
@@ -20,6 +21,7 @@
  * Rules with the same text are one rule, so alternatives that are equal become one. */
 #include "base/hash.h"
 #include "base/ledger.h"
+#include "grammar/schema_dialect.h"
 #include "grammar/schema_grammar.h"
 #include "grammar/schema_types.h"
 #include "lowkey_serve.h"
@@ -120,6 +122,31 @@ static bool write_values(struct lk_schema_grammar *g, const json_t *list, const 
 
 /* ---- schemas ---- */
 
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'                 ? c - '0'
+           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                : -1;
+}
+
+/* Read a step of a pointer up to the next slash, with its escapes: ~0, ~1 and %20. Returns what
+ * follows; NULL: it is too long. */
+static const char *read_step(const char *at, char *name, size_t size) {
+    size_t n = 0;
+    for (; *at && *at != '/'; at++) {
+        if (n + 1 >= size) return NULL;
+        char c = *at;
+        if (c == '%' && hex_digit(at[1]) >= 0 && hex_digit(at[2]) >= 0) {
+            c = (char)(16 * hex_digit(at[1]) + hex_digit(at[2]));
+            at += 2;
+        } else if (c == '~' && (at[1] == '0' || at[1] == '1')) {
+            c = *++at == '0' ? '~' : '/';
+        }
+        name[n++] = c;
+    }
+    name[n] = 0;
+    return at;
+}
+
 /* The schema that "#/a/b" refers to, NULL if there is none. *base becomes the innermost schema with
  * an "$id" that contains it: "#" in a $ref refers to that one. */
 static const json_t *resolve_ref(const json_t **base, const char *ref) {
@@ -128,12 +155,10 @@ static const json_t *resolve_ref(const json_t **base, const char *ref) {
     ref++;
     while (at && *ref == '/') {
         char name[200];
-        size_t n = strcspn(++ref, "/");
-        if (n >= sizeof name) return NULL;
-        memcpy(name, ref, n);
-        name[n] = 0;
-        ref += n;
-        at = json_object_get(at, name);
+        ref = read_step(ref + 1, name, sizeof name);
+        if (!ref) return NULL;
+        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10))
+                               : json_object_get(at, name);
         if (json_is_string(json_object_get(at, "$id"))) *base = at;
     }
     return *ref ? NULL : at;
@@ -398,6 +423,7 @@ lk_status lk_schema_to_grammar(const char *schema, size_t len, char **grammar, l
         json_decref(root);
         return lk_fail(err, LK_E_NOMEM, "not enough memory for a grammar");
     }
+    lk_schema_rewrite(root);
     g->base = root;
     g->err = err;
     g->add_rule = add_schema_rule;

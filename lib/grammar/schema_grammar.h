@@ -11,7 +11,8 @@
 enum {
     LK_SCHEMA_MAX_GRAMMAR = 1 << 17, /* bytes of grammar; the limit of lk_sampler_new */
     LK_SCHEMA_MAX_DEPTH = 64,
-    LK_SCHEMA_MAX_RULES = 1024, /* rules that belong to a schema */
+    LK_SCHEMA_MAX_RULES = 1024,     /* rules that belong to a schema */
+    LK_SCHEMA_MAX_REPEAT = 1 << 16, /* of minItems, maxItems, minLength, maxLength */
 };
 
 /* A grammar under construction. Rules are named r0, r1, ... A rule gets its number first, and its
@@ -43,7 +44,8 @@ bool lk_schema_fail_no_memory(struct lk_schema_grammar *g);
 /* Is the word in a list that ends with NULL? */
 bool lk_schema_is_in(const char *word, const char *const *list);
 
-/* Is it a keyword that does not restrict the value, such as "title"? */
+/* Is it a keyword that does not restrict the value, such as "title"? So is one that JSON Schema does
+ * not have. */
 bool lk_schema_is_annotation(const char *key);
 
 /* Reject keywords other than `known` and annotations, which do not restrict the value. */

@@ -47,8 +47,6 @@ const char *lk_string_format_pattern(const char *format) {
     return NULL;
 }
 
-enum { MAX_REPEAT = 1 << 16 }; /* of minItems, maxItems, minLength, maxLength */
-
 /* Read the bounds of a length. *max is -1 if there is none. */
 static bool read_bounds(struct lk_schema_grammar *g, const json_t *schema, const char *min_key,
                         const char *max_key, int *min, int *max) {
@@ -60,12 +58,14 @@ static bool read_bounds(struct lk_schema_grammar *g, const json_t *schema, const
         const json_t *value = json_object_get(schema, key[i]);
         if (!value) continue;
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-            json_integer_value(value) > MAX_REPEAT) {
-            g->status = lk_fail(
-                g->err,
-                json_is_integer(value) && json_integer_value(value) > MAX_REPEAT ? LK_E_UNSUPPORTED
-                                                                                 : LK_E_FORMAT,
-                "the JSON schema's '%s' must be an integer from 0 to %d", key[i], MAX_REPEAT);
+            json_integer_value(value) > LK_SCHEMA_MAX_REPEAT) {
+            g->status =
+                lk_fail(g->err,
+                        json_is_integer(value) && json_integer_value(value) > LK_SCHEMA_MAX_REPEAT
+                            ? LK_E_UNSUPPORTED
+                            : LK_E_FORMAT,
+                        "the JSON schema's '%s' must be an integer from 0 to %d", key[i],
+                        LK_SCHEMA_MAX_REPEAT);
             return false;
         }
         *out[i] = (int)json_integer_value(value);
@@ -142,14 +142,25 @@ static bool write_number(struct lk_schema_grammar *g, const json_t *schema, cons
     return !g->status;
 }
 
-/* "prefixItems" of an array with exactly these items. */
-static bool write_tuple(struct lk_schema_grammar *g, const json_t *items, struct lk_buf *body) {
+/* "prefixItems", of which the first `min` must be there, and then items that `rest` names, if it is
+ * not NULL: [A, B, C, ...]. What may be missing nests. */
+static bool write_tuple(struct lk_schema_grammar *g, const json_t *prefix, const char *rest,
+                        int min, int max, struct lk_buf *body) {
+    int n = (int)json_array_size(prefix), n_open = 0;
+    if (max >= 0 && max < n) n = max;
     lk_buf_append_str(body, "\"[\" ws");
-    for (size_t i = 0; i < json_array_size(items); i++) {
-        int item = g->add_rule(g, json_array_get(items, i));
+    for (int i = 0; i < n; i++) {
+        int item = g->add_rule(g, json_array_get(prefix, (size_t)i));
         if (item < 0) return false;
+        if (i >= min) lk_buf_append_str(body, " ("), n_open++;
         lk_buf_printf(body, "%s r%d", i ? " \",\" ws" : "", item);
     }
+    if (rest && (max < 0 || max > n)) {
+        char more[64];
+        snprintf(more, sizeof more, " (\",\" ws %s)", rest);
+        add_repeated(body, more, min > n ? min - n : 0, max < 0 ? -1 : max - n);
+    }
+    for (; n_open > 0; n_open--) lk_buf_append_str(body, ")?");
     lk_buf_append_str(body, " ws \"]\"");
     return true;
 }
@@ -163,14 +174,12 @@ static bool write_array(struct lk_schema_grammar *g, const json_t *schema, struc
     if (!lk_schema_check_keywords(g, schema, known) ||
         !read_bounds(g, schema, "minItems", "maxItems", &min, &max))
         return false;
-    if (json_array_size(prefix) > 0) {
-        int n = (int)json_array_size(prefix);
-        if (min != n || (max != n && !json_is_false(items)))
-            return lk_schema_fail_unsupported(g, "prefixItems of an array of variable length");
-        return write_tuple(g, prefix, body);
-    }
-    if (items && !json_is_object(items) && !json_is_true(items))
+    int n_prefix = (int)json_array_size(prefix);
+    if (items && !json_is_object(items) && !json_is_boolean(items))
         return lk_schema_fail_unsupported(g, "items that are not one schema");
+    if (json_is_false(items) && (max < 0 || max > n_prefix)) max = n_prefix;
+    if (max >= 0 && min > max)
+        return lk_schema_fail_invalid(g, "minItems is more than there may be items");
     if (max == 0) {
         lk_buf_append_str(body, "\"[\" ws \"]\"");
         return true;
@@ -181,6 +190,8 @@ static bool write_array(struct lk_schema_grammar *g, const json_t *schema, struc
         if (item < 0) return false;
         snprintf(name, sizeof name, "r%d", item);
     }
+    bool has_rest = items || min > n_prefix; /* items that are not listed are not written */
+    if (n_prefix > 0) return write_tuple(g, prefix, has_rest ? name : NULL, min, max, body);
     snprintf(more, sizeof more, " (\",\" ws %s)", name);
     lk_buf_printf(body, "\"[\" ws (%s", name);
     add_repeated(body, more, min > 0 ? min - 1 : 0, max < 0 ? -1 : max - 1);

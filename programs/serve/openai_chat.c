@@ -42,12 +42,14 @@ static json_t *parse_arguments(json_t *given) {
     const char *text = json_string_value(given);
     json_t *parsed = NULL;
     if (json_is_object(given)) return lk_json_is_deep(given) ? as_input(given) : json_incref(given);
-    if (!given || json_is_null(given) || (text && !*text)) return json_string("{}");
+    bool is_empty_array = json_is_array(given) && json_array_size(given) == 0; /* PHP's {} */
+    if (!given || json_is_null(given) || (text && !*text) || is_empty_array)
+        return json_string("{}");
     if (text && lk_json_parsed_bytes(text, strlen(text)) <= lk_json_max_parsed_bytes(strlen(text)))
         parsed = json_loads(text, JSON_DECODE_ANY, NULL);
-    json_t *out = json_is_null(parsed)                                 ? json_string("{}")
-                  : json_is_object(parsed) && !lk_json_is_deep(parsed) ? json_incref(given)
-                                                                       : as_input(given);
+    bool is_empty = json_is_null(parsed) || (json_is_array(parsed) && json_array_size(parsed) == 0),
+         is_whole = json_is_object(parsed) && !lk_json_is_deep(parsed);
+    json_t *out = is_empty ? json_string("{}") : is_whole ? json_incref(given) : as_input(given);
     json_decref(parsed);
     return out;
 }

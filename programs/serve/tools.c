@@ -22,6 +22,14 @@ static const char *function_name(const json_t *tool) {
     return json_string_value(json_object_get(get_function(tool), "name"));
 }
 
+/* Are there "properties", of which there is none, and nothing about others? */
+static bool has_no_properties(const json_t *parameters) {
+    const json_t *properties = json_object_get(parameters, "properties");
+    return properties && json_object_size(properties) == 0 &&
+           !json_object_get(parameters, "additionalProperties") &&
+           json_array_size(json_object_get(parameters, "required")) == 0;
+}
+
 /* Schemas of a call: one per tool, or only those of `allowed` (as in lk_request). Each tool's
  * parameters get an "$id", so that a $ref in them refers to them and not to the whole schema. */
 static json_t *make_call_schemas(const json_t *tools, const json_t *allowed, const char *key) {
@@ -31,8 +39,12 @@ static json_t *make_call_schemas(const json_t *tools, const json_t *allowed, con
     json_array_foreach(tools, i, tool) {
         if (allowed && !json_object_get(allowed, function_name(tool))) continue;
         json_t *parameters = json_object_get(get_function(tool), "parameters");
-        parameters = json_is_object(parameters) ? json_copy(parameters)
-                                                : json_pack("{s:s}", "type", "object");
+        bool has_none = json_object_size(parameters) == 0 || has_no_properties(parameters);
+        parameters = json_is_object(parameters) ? json_copy(parameters) : json_object();
+        if (has_none) { /* none, and not any */
+            json_object_set_new(parameters, "type", json_string("object"));
+            json_object_set_new(parameters, "additionalProperties", json_false());
+        }
         if (!json_object_get(parameters, "$id"))
             json_object_set_new(parameters, "$id", json_sprintf("tool-%zu", i));
         json_array_append_new(schemas, json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s,s], s:b}", "type",

@@ -186,7 +186,7 @@ static void rejected_schemas(void **state) {
         {"{\"type\": \"integer\", \"minimum\": 1e18}", LK_E_UNSUPPORTED, "bounds"},
         {"{\"type\": \"integer\", \"multipleOf\": 5}", LK_E_UNSUPPORTED, "'multipleOf'"},
         {"{\"type\": \"array\", \"uniqueItems\": true}", LK_E_UNSUPPORTED, "'uniqueItems'"},
-        {"{\"type\": \"array\", \"items\": false}", LK_E_UNSUPPORTED, "items"},
+        {"{\"type\": \"array\", \"items\": false, \"minItems\": 1}", LK_E_FORMAT, "minItems"},
         {"{\"type\": \"array\", \"minItems\": 1000000000}", LK_E_UNSUPPORTED, "'minItems'"},
         {"{\"type\": \"array\", \"minItems\": -1}", LK_E_FORMAT, "'minItems'"},
         {"{\"type\": \"array\", \"minItems\": 1.5}", LK_E_FORMAT, "'minItems'"},
@@ -197,7 +197,8 @@ static void rejected_schemas(void **state) {
         {"{\"type\": \"object\", \"required\": \"a\"}", LK_E_FORMAT, "'required'"},
         {"{\"type\": \"object\", \"additionalProperties\": 1}", LK_E_FORMAT,
          "'additionalProperties'"},
-        {"{\"properties\": {\"a\": {}}, \"required\": [\"b\"]}", LK_E_UNSUPPORTED, "required"},
+        {"{\"properties\": {\"a\": {}}, \"required\": [\"b\"], \"additionalProperties\": false}",
+         LK_E_UNSUPPORTED, "required"},
         {"{\"properties\": {\"a\": {}}, \"additionalProperties\": {}}", LK_E_UNSUPPORTED,
          "additionalProperties"},
         {"{\"not\": {}}", LK_E_UNSUPPORTED, "'not'"},
@@ -375,8 +376,66 @@ static void tuples(void **state) {
     check_texts("{\"type\": \"array\", \"prefixItems\": [{\"type\": \"integer\"}, {\"const\": "
                 "\"x\"}], \"minItems\": 2, \"maxItems\": 2}",
                 TEXTS("[1, \"x\"]", "[1,\"x\"]"), TEXTS("[1]", "[\"x\", 1]", "[1, \"x\", 2]"));
-    static const char open_ended[] = "{\"type\": \"array\", \"prefixItems\": [{}]}";
-    check_rejected(open_ended, strlen(open_ended), LK_E_UNSUPPORTED, "prefixItems");
+    static const char two[] = "\"type\": \"array\", \"prefixItems\": [{\"type\": \"integer\"}, "
+                              "{\"const\": \"x\"}]";
+    char text[300];
+    snprintf(text, sizeof text, "{%s}", two); /* others are not written */
+    check_texts(text, TEXTS("[]", "[1]", "[1, \"x\"]"), TEXTS("[\"x\"]", "[1, \"x\", 2]"));
+    snprintf(text, sizeof text, "{%s, \"minItems\": 1, \"items\": {\"type\": \"null\"}}", two);
+    check_texts(text, TEXTS("[1]", "[1,\"x\"]", "[1, \"x\", null, null]"),
+                TEXTS("[]", "[1, null]", "[1, \"x\", 2]"));
+    snprintf(text, sizeof text, "{%s, \"maxItems\": 3, \"items\": true}", two);
+    check_texts(text, TEXTS("[]", "[1]", "[1,\"x\",{}]"), TEXTS("[1,\"x\",2,3]"));
+    snprintf(text, sizeof text, "{%s, \"minItems\": 3}", two);
+    check_texts(text, TEXTS("[1,\"x\",2]", "[1,\"x\",2,3]"), TEXTS("[1,\"x\"]"));
+    snprintf(text, sizeof text, "{%s, \"maxItems\": 1}", two);
+    check_texts(text, TEXTS("[]", "[1]"), TEXTS("[1,\"x\"]"));
+    check_texts("{\"type\": \"array\", \"items\": false}", TEXTS("[]", "[ ]"), TEXTS("[1]"));
+}
+
+/* Schemas of older drafts, of OpenAPI, and of programs that write names of types in their own way.
+ */
+static void dialects(void **state) {
+    (void)state;
+    check_texts("{\"type\": \"OBJECT\", \"properties\": {\"a\": {\"type\": \"INTEGER\"}}}",
+                TEXTS("{}", "{\"a\":1}"), TEXTS("{\"a\":\"x\"}"));
+    check_texts("{\"anyOf\": [{\"type\": \"bool\"}, {\"type\": [\"int\", \"none\"]}]}",
+                TEXTS("true", "5", "null"), TEXTS("\"a\"", "1.5"));
+    check_texts("{\"type\": \"any\", \"enum\": null}", TEXTS("true", "[{}]"), TEXTS(""));
+    check_texts("{\"type\": \"string\", \"nullable\": true, \"maxLength\": 1}",
+                TEXTS("null", "\"a\""), TEXTS("\"ab\"", "1"));
+    check_texts("{\"type\": \"string\", \"enum\": [\"a\"], \"nullable\": true}",
+                TEXTS("\"a\"", "null"), TEXTS("\"b\""));
+    check_texts("{\"$ref\": \"#/$defs/a~1b%20~0\", \"nullable\": true, \"$defs\": {\"a/b ~\": "
+                "{\"const\": 1}}}",
+                TEXTS("1", "null"), TEXTS("2"));
+    check_texts("{\"type\": \"integer\", \"minimum\": 1, \"exclusiveMinimum\": true, \"maximum\": "
+                "3, \"exclusiveMaximum\": false}",
+                TEXTS("2", "3"), TEXTS("1", "4"));
+    check_texts("{\"type\": \"array\", \"items\": [{\"const\": 1}, {\"const\": 2}], "
+                "\"additionalItems\": {\"const\": 3}}",
+                TEXTS("[1,2]", "[1,2,3,3]"), TEXTS("[2]", "[1,2,2]"));
+    check_texts("{\"properties\": {\"a\": {\"type\": \"null\", \"required\": true}}}",
+                TEXTS("{}", "{\"a\":null}"), TEXTS("{\"a\":1}"));
+    check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}}, \"required\": "
+                "[\"a\", \"b\", \"a\"]}",
+                TEXTS("{\"a\":1,\"b\":[]}"), TEXTS("{\"a\":1}", "{\"b\":1}"));
+    check_texts(
+        "{\"type\": \"object\", \"propertyNames\": {\"type\": \"string\", \"enum\": [\"a\", "
+        "\"b\"]}, \"additionalProperties\": {\"const\": 1}, \"required\": [\"b\"]}",
+        TEXTS("{\"b\":1}", "{\"a\":1,\"b\":1}"), TEXTS("{\"a\":1}", "{\"b\":1,\"c\":1}"));
+    check_texts("{\"type\": \"object\", \"properties\": [], \"unevaluatedProperties\": false}",
+                TEXTS("{}"), TEXTS("{\"a\":1}"));
+    check_texts("{\"type\": \"array\", \"items\": {\"const\": 1}, \"uniqueItems\": false, "
+                "\"maxItems\": 4000000000, \"minItems\": null, \"x-order\": 3, \"then\": {}}",
+                TEXTS("[]", "[1,1,1]"), TEXTS("[2]"));
+    check_texts("{\"type\": \"object\", \"properties\": {\"type\": {\"const\": \"INT\"}, "
+                "\"nullable\": {\"const\": true}}, \"minProperties\": 1, \"required\": [\"type\"]}",
+                TEXTS("{\"type\":\"INT\"}", "{\"type\":\"INT\",\"nullable\":true}"),
+                TEXTS("{\"type\":\"integer\"}"));
+    check_texts("{\"$ref\": \"#/components/schemas/A\", \"components\": {\"schemas\": {\"A\": "
+                "{\"type\": \"STRING\", \"maxLength\": 1}}}}",
+                TEXTS("\"a\""), TEXTS("\"ab\""));
 }
 
 /* Large and deep schemas are rejected early and do not overflow the stack. */
@@ -392,7 +451,9 @@ static void hostile_schemas(void **state) {
         {"{\"properties\": {", "\"p%d\":{},", 3000, "\"z\":{}}}", LK_E_UNSUPPORTED},
         {"{\"enum\": [", "%d,", 100000, "0]}", LK_E_UNSUPPORTED},
         {"{\"type\": [", "\"null\",", 10000, "\"null\"]}", LK_E_FORMAT},
-        {"{\"properties\": {\"a\": {}}, \"required\": [", "\"a\",", 10000, "\"a\"]}",
+        {"{\"properties\": {\"a\": {}}, \"required\": [", "\"a%d\",", 10000, "\"a\"]}",
+         LK_E_UNSUPPORTED},
+        {"{\"type\": \"array\", \"prefixItems\": [", "{\"const\": %d},", 2000, "{}]}",
          LK_E_UNSUPPORTED},
         {"{\"title\": \"", "0123456789", 200000, "\"}", LK_E_UNSUPPORTED},
     };
@@ -423,6 +484,10 @@ static void work_is_bounded_by_size(void **state) {
         {"{\"$defs\": {\"a\": {}}, \"anyOf\": [", "{\"$ref\":\"#/$defs/a\"},", 45000, "{}]}"},
         {"{\"properties\": {", "\"p%d\":{},", 70000, "\"z\":{}}}"},
         {"{\"const\": [", "1.1,", 250000, "0]}"},
+        {"{\"required\": [", "\"%d\",", 100000, "\"a\"]}"},
+        {"{\"additionalProperties\": {\"anyOf\": [{\"type\": \"INT\"}, {}]}, \"propertyNames\": "
+         "{\"enum\": [",
+         "\"%d\",", 100000, "\"a\"]}}"},
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         char *text = repeat_text(large[i].before, large[i].piece, large[i].n, large[i].after),
@@ -510,6 +575,7 @@ int main(void) {
         cmocka_unit_test(bounded_numbers),
         cmocka_unit_test(white_space_is_bounded),
         cmocka_unit_test(tuples),
+        cmocka_unit_test(dialects),
         cmocka_unit_test(hostile_schemas),
         cmocka_unit_test(work_is_bounded_by_size),
         cmocka_unit_test(chains_of_references),

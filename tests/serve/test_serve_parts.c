@@ -163,7 +163,9 @@ static void schemas_convert_or_are_rejected(void **state) {
         {"{\"$ref\": \"http://x.example/s\"}", "http://x.example/s"},
         {"{\"type\": \"array\", \"minItems\": 3, \"maxItems\": 2}", "minItems"},
         {"{\"not\": {}}", "not"},
-        {"{\"type\": \"object\", \"properties\": {\"a\": {}}, \"required\": [\"b\"]}", "required"},
+        {"{\"type\": \"object\", \"properties\": {\"a\": {}}, \"required\": [\"b\"], "
+         "\"additionalProperties\": false}",
+         "required"},
         {"{\"$ref\": \"#\"}", "nesting"},
         {"{\"anyOf\": []}", "alternatives"},
     };

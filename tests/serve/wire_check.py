@@ -171,6 +171,8 @@ def check_chats(server):
             ("calls that are texts", {"role": "assistant", "content": "see this", "tool_calls": ["x"]}, "assistant\nsee this<"),
             ("arguments in arguments", calls({"name": "f", "arguments": json.dumps(json.dumps({"a": 1}))}), '"f"'),
             ("arguments that are a number", calls({"name": "f", "arguments": 5}), '"arguments": {"input": 5}'),
+            ("PHP's empty object", calls({"name": "f", "arguments": []}), '"arguments": {}'),
+            ("PHP's empty object as a text", calls({"name": "f", "arguments": "[]"}), '"arguments": {}'),
             ("arguments that are deep", calls({"name": "f", "arguments": nested(300)}), '"arguments": {"input": "{'),
             ("arguments that are a deep text", calls({"name": "f", "arguments": json.dumps(nested(300))}), '"arguments": {"input": "{'),
             ("arguments that are not deep", calls({"name": "f", "arguments": nested(50)}), '"arguments": {"a": {"a": {')):
@@ -248,13 +250,47 @@ def check_fields(server):
         expect(f"refused by name: {body}", status == 400 and reply["error"]["param"] in body, reply)
 
 
+# ---- schemas ----
+
+def check_schemas(server):
+    """Schemas of tools as their servers write them: a call of each can be required."""
+    def required(parameters, n=2):
+        tool = {"type": "function", "function": {"name": "f", **({} if parameters is None else {"parameters": parameters})}}
+        return {"messages": [ASK], "tools": [tool], "tool_choice": "required", "max_tokens": n, "temperature": 0}
+
+    def one(**schema):
+        return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+    for schema in (one(type="STRING"), one(type="string", nullable=True), one(type="number", minimum=0, exclusiveMinimum=True),
+                   one(type="array", items=[{"type": "string"}, {"type": "number"}]), one(type="string", maxLength=10**6),
+                   one(type="array", prefixItems=[{"type": "string"}]), one(type="integer", format="uint64", minimum=0, maximum=2**64 - 1),
+                   one(type="array", items={"type": "string"}, uniqueItems=False, maxItems=10**6), one(type="float"),
+                   one(type="string", example="x", xml={}, **{"x-order": 1}), one(type=None), {"type": "object", "properties": []},
+                   {**one(type="string"), "required": ["a", "a", "b"]}, {**one(type="string"), "unevaluatedProperties": False},
+                   {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "string"}},
+                   {"type": "object", "properties": {"a": {"type": "string", "required": True}}, "required": None},
+                   {**one(**{"$ref": "#/components/schemas/A"}), "components": {"schemas": {"A": {"type": "string"}}}}):
+        served(server, schema, CHAT, required(schema))
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        served(server, f"form {schema}", CHAT, {"messages": [ASK], **SHORT, "response_format": form})
+    for parameters in (None, {}, {"type": "object", "properties": {}}, {"type": "object", "properties": {}, "required": []}, []):
+        message = served(server, parameters, CHAT, required(parameters, 90))[0]["choices"][0]["message"]
+        expect(f"no arguments of {parameters}", [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [{}], message)
+    for keyword, schema in (("uniqueItems", one(type="array", uniqueItems=True)), ("pattern", one(type="string", pattern="(?=a)")),
+                            ("not", {"not": {"type": "null"}}), ("if", {**one(type="string"), "if": {}, "then": {}})):
+        status, _, reply = send(server, CHAT, required(schema))
+        expect(f"{keyword} is named", status == 400 and keyword in reply["error"]["message"] and
+               reply["error"]["param"] == "tools", reply)
+        served(server, f"{keyword} under auto", CHAT, {**required(schema), "tool_choice": "auto"})
+
+
 def main():
     program = sys.argv[1]
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "tiny.gguf")
         tiny_model.write_model(path)
         with Server(program, ["--log", "-c", "8k"], model=path, directory=directory) as server:
-            for check in (check_paths, check_bodies, check_chats, check_other_histories, check_fields):
+            for check in (check_paths, check_bodies, check_chats, check_other_histories, check_fields, check_schemas):
                 check(server)
             expect("the server ends well", server.stop()[1] == 0, server.messages()[-900:])
     check_keys(program)
