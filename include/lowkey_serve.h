@@ -108,6 +108,10 @@ lk_status lk_sampler_copy(lk_sampler **out, const lk_sampler *from, uint32_t see
  * from it. Without a trigger the grammar must allow it. LK_E_NOMEM. */
 lk_status lk_sampler_accept(lk_sampler *sampler, int32_t tok, lk_err *err);
 
+/* Are the tokens that follow thoughts of the model? In them the trigger of a grammar is a word like
+ * others; the answer starts after them, for a trigger that counts only there. */
+void lk_sampler_set_thoughts(lk_sampler *sampler, bool are_thoughts);
+
 typedef struct {
     int32_t tok;
     float logprob; /* natural logarithm of the probability */

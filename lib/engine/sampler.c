@@ -120,6 +120,10 @@ lk_status lk_sampler_accept(lk_sampler *sampler, int32_t tok, lk_err *err) {
     return lk_sampling_accept(sampler->sampling, sampler->n_vocab, tok, err);
 }
 
+void lk_sampler_set_thoughts(lk_sampler *sampler, bool are_thoughts) {
+    lk_sampling_set_thoughts(sampler->sampling, are_thoughts);
+}
+
 uint64_t lk_sampler_bytes(const lk_sampler *sampler) {
     return sizeof *sampler + lk_sampling_bytes(sampler->sampling, sampler->n_vocab);
 }

@@ -29,6 +29,7 @@ struct lk_sampling {
     size_t n_tail;
     bool is_spent;                    /* the trigger may come first only, and did not or is over */
     bool holds;                       /* the grammar constrains the next token */
+    bool in_thoughts;                 /* the trigger does not count */
     lk_sampler_opts opts;             /* without grammar and bias, which the caller owns */
     uint64_t grammar_hash, bias_hash; /* of the caller's */
     /* [n_bias] a copy of the caller's, plus one per end-of-generation token with ignore_eos */
@@ -378,6 +379,7 @@ static lk_status move_grammar(struct lk_sampling *s, llama_token tok, lk_err *er
     bool accepted = false;
     bool is_plain = s->tokens->entry[tok] != LK_NO_ENTRY;
     if (s->holds && !is_plain && (!*s->trigger || lk_vocab_is_eog(s->vocab, tok))) return LK_OK;
+    if (!s->holds && s->in_thoughts) return LK_OK;
     if (!s->holds) {
         from = find_trigger(s, text, n);
         if (!from) return LK_OK;
@@ -445,6 +447,13 @@ lk_status lk_sampling_accept(struct lk_sampling *s, int32_t n_vocab, int32_t tok
     return status ? status : accept_token(s, tok, err);
 }
 
+void lk_sampling_set_thoughts(struct lk_sampling *s, bool are_thoughts) {
+    if (s->in_thoughts == are_thoughts) return;
+    s->in_thoughts = are_thoughts;
+    s->n_tail = 0;
+    s->is_spent = false;
+}
+
 bool lk_sampling_save(const struct lk_sampling *s, const struct lk_writer *writer) {
     struct lk_sampling_state saved = {.n_draw = s->n_draw, .n_tok = s->n_tok, .seed = s->opts.seed};
     memcpy(saved.options, s->options, sizeof saved.options);
@@ -458,7 +467,7 @@ static void reset_sampling(struct lk_sampling *s, uint32_t seed) {
     if (s->text) lk_grammar_reset(s->text);
     s->holds = s->grammar && !*s->trigger;
     s->n_tail = 0;
-    s->is_spent = false;
+    s->is_spent = s->in_thoughts = false;
     free(s->candidate);
     s->chain = NULL;
     s->candidate = NULL;

@@ -33,6 +33,9 @@ lk_status lk_sampling_next(struct lk_sampling *s, const float *logits, int32_t n
 /* Accept a token that was not chosen. LK_E_ARG: there is no such token. */
 lk_status lk_sampling_accept(struct lk_sampling *s, int32_t n_vocab, int32_t tok, lk_err *err);
 
+/* As lk_sampler_set_thoughts. */
+void lk_sampling_set_thoughts(struct lk_sampling *s, bool are_thoughts);
+
 /* State of a sampler: its options as text, the number of draws and the accepted tokens. Restoring
  * repeats the draws and accepts the tokens again.
  *

@@ -370,6 +370,7 @@ json_t *lk_anthropic_to_chat(const json_t *body, bool count_only, struct lk_api_
     lk_convert_field(to, "stop", body, "stop_sequences");
     convert_format(to, body);
     convert_thinking(to, body);
+    lk_convert_field(to, "reasoning_effort", json_object_get(body, "output_config"), "effort");
     lk_convert_field(to, "reasoning_budget", body, "reasoning_budget");
     lk_convert_field(to, "reasoning_budget", json_object_get(body, "thinking"), "budget_tokens");
     lk_convert_field(to, "tools", body, "tools");

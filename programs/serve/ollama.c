@@ -9,6 +9,7 @@
 #include "serve/json_field.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
+#include "serve/thoughts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -572,11 +573,14 @@ bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struc
     set_arch_key(keys, info.arch, "block_count", info.n_layer);
     set_arch_key(keys, info.arch, "attention.head_count", info.n_head);
     set_arch_key(keys, info.arch, "attention.head_count_kv", info.n_head_kv);
-    lk_buf_add_json(out, json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters",
-                                   json_sprintf("num_ctx %d", opts->n_ctx), "template",
-                                   chat_template ? chat_template : "", "details",
-                                   details_json(&info), "model_info", keys, "capabilities",
-                                   json_pack("[s,s]", "completion", "tools")));
+    json_t *capabilities = json_pack("[s,s]", "completion", "tools");
+    if (lk_thought_form_is_in(lk_thought_form_of(chat_template), chat_template))
+        json_array_append_new(capabilities, json_string("thinking"));
+    lk_buf_add_json(out,
+                    json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters",
+                              json_sprintf("num_ctx %d", opts->n_ctx), "template",
+                              chat_template ? chat_template : "", "details", details_json(&info),
+                              "model_info", keys, "capabilities", capabilities));
     return true;
 }
 

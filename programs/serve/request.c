@@ -853,11 +853,26 @@ static bool is_of_agent(const struct lk_request *request) {
            !(truncation && strcmp(truncation, "auto") == 0);
 }
 
+/* What an effort means for a model whose template does not know efforts: tokens of thoughts. */
+static size_t effort_budget(const json_t *variables) {
+    static const struct {
+        const char *effort;
+        size_t n_tok;
+    } budgets[] = {{"minimal", 512}, {"low", 1024}, {"medium", 8192}};
+    const char *effort = json_string_value(json_object_get(variables, "reasoning_effort"));
+    for (size_t i = 0; effort && i < sizeof budgets / sizeof budgets[0]; i++)
+        if (strcmp(effort, budgets[i].effort) == 0) return budgets[i].n_tok;
+    return LK_NO_LIMIT;
+}
+
 /* Set the tokens that end the thoughts when their budget is used up. */
 static bool prepare_thought_end(struct lk_request *request, const struct lk_server_opts *opts,
                                 struct lk_api_error *error) {
     const char *template = lk_model_chat_template(opts->model);
     const struct lk_thought_form *form = lk_thought_form_of(template);
+    if (request->max_thoughts == LK_NO_LIMIT && lk_thought_form_is_in(form, template) &&
+        !strstr(template, "effort"))
+        request->max_thoughts = effort_budget(request->variables);
     const char *end = lk_thought_form_end(form);
     int32_t *tok = NULL;
     lk_err err = {0};

@@ -5,19 +5,22 @@
 
 /* ---- ends of jobs ---- */
 
-/* An answer that a grammar constrains from its start has no thoughts. */
+/* An answer that a grammar constrains from its start has no thoughts. They are followed if they
+ * have a budget, or may contain the trigger of a grammar. */
 static void start_thoughts(struct lk_job *job, const struct lk_server_opts *opts) {
     const struct lk_request *request = &job->completion->request;
-    bool is_constrained = request->sampling.grammar && !request->sampling.trigger;
+    const char *trigger = request->sampling.trigger,
+               *template = lk_model_chat_template(opts->model);
+    const struct lk_thought_form *form = lk_thought_form_of(template);
+    bool is_constrained = request->sampling.grammar && !trigger,
+         has_budget = request->max_thoughts != LK_NO_LIMIT && request->n_thought_end;
     struct lk_thought_budget *b = &job->thoughts;
-    b->is_on = request->max_thoughts != LK_NO_LIMIT && request->n_thought_end && !is_constrained &&
-               job->prompt->text;
-    b->n_left = request->max_thoughts;
+    b->is_on = request->chat && !is_constrained && job->prompt->text &&
+               (has_budget || (trigger && lk_thought_form_is_in(form, template)));
+    b->n_left = has_budget ? request->max_thoughts : SIZE_MAX;
     b->end = request->thought_end;
     b->n_end = request->n_thought_end;
-    if (b->is_on)
-        lk_thoughts_init(&b->split, lk_thought_form_of(lk_model_chat_template(opts->model)),
-                         job->prompt->text, false);
+    if (b->is_on) lk_thoughts_init(&b->split, form, job->prompt->text, false);
 }
 
 lk_status lk_running_add(struct lk_running *r, struct lk_job *job, lk_err *err) {
@@ -187,6 +190,7 @@ static struct choice choose_token(struct lk_running *r, struct lk_job *job, int3
     struct choice c = {.outcome = FAILS};
     int32_t forced = lk_thought_budget_next(&job->thoughts);
     c.tok = forced;
+    lk_sampler_set_thoughts(job->sampler, lk_thought_budget_is_inside(&job->thoughts));
     if (forced >= 0 ? lk_sampler_accept(job->sampler, forced, &c.err)
                     : lk_sampler_next(job->sampler, job->slot->session, i, &c.tok, &c.err))
         return c;

@@ -310,6 +310,10 @@ int32_t lk_thought_budget_next(struct lk_thought_budget *b) {
     return b->end[b->n_forced++];
 }
 
+bool lk_thought_budget_is_inside(const struct lk_thought_budget *b) {
+    return b->is_on && b->split.state == LK_THOUGHTS_INSIDE;
+}
+
 void lk_thought_budget_push(struct lk_thought_budget *b, const char *text, size_t len) {
     struct lk_buf dropped = {0};
     if (!b->is_on) return;

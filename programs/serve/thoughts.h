@@ -83,6 +83,9 @@ struct lk_thought_budget {
 /* The next token, which must be chosen; -1: any. */
 int32_t lk_thought_budget_next(struct lk_thought_budget *b);
 
+/* Is the next token one of thoughts? */
+bool lk_thought_budget_is_inside(const struct lk_thought_budget *b);
+
 /* Go on after a token with this text. */
 void lk_thought_budget_push(struct lk_thought_budget *b, const char *text, size_t len);
 

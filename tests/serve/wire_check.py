@@ -284,6 +284,64 @@ def check_schemas(server):
         served(server, f"{keyword} under auto", CHAT, {**required(schema), "tool_choice": "auto"})
 
 
+# ---- thoughts ----
+
+OPEN = "<tool_call>"
+TOOL = {"type": "function", "function": {"name": "light", "parameters": {
+    "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}}}
+# The prompt's end, words that are tokens, the end of thoughts.
+THINKING = (("<|im_start|>assistant\n<think>\n", "</think>"), ("<|im_start|>assistant\n[THINK]", "[/THINK]"),
+            ("<|im_start|>assistant\n<|channel>thought\n", "<channel|>"))
+
+
+def check_calls_in_thoughts(program, directory):
+    """A model that thinks of calls: the word that begins one means nothing in thoughts."""
+    for i, (opening, end) in enumerate(THINKING):
+        path = os.path.join(directory, f"thinking{i}.gguf")
+        template = tiny_model.TEMPLATE.replace("<|im_start|>assistant\n'}}{% endif %}", opening + "'}}{% endif %}")
+        tiny_model.write_model(path, template=template, words=[OPEN, end])
+        with Server(program, model=path, directory=directory, sessions=False) as server:
+            bias = {str(server.tokens(OPEN)[0]): 100}
+            body = {"messages": [ASK], "tools": [TOOL], "temperature": 0, "max_tokens": 120, "logit_bias": bias}
+            message = served(server, "thoughts", CHAT, {**body, "max_tokens": 30})[0]["choices"][0]["message"]
+            expect(f"{end}: thoughts are free", message["reasoning_content"] == 30 * OPEN, message)
+            message = served(server, "budget", CHAT, {**body, "reasoning_budget": 5})[0]["choices"][0]["message"]
+            expect(f"{end}: a call after them", message["reasoning_content"] == 5 * OPEN and all(
+                json.loads(call["function"]["arguments"])["on"] in (True, False)
+                for call in message["tool_calls"][:-1]) and len(message["tool_calls"]) > 1, message)
+
+
+def count_thoughts(server, path, body):
+    """Tokens of thoughts, which a random model without "\\n" does not end."""
+    reply = served(server, body, path, body)[0]
+    text = reply["choices"][0]["message"].get("reasoning_content", "") if path == CHAT else \
+        reply["message"].get("thinking", "") if path == OLLAMA else \
+        "".join(block.get("thinking", "") for block in reply["content"])
+    return len(server.tokens(text)) if text else 0
+
+
+def check_efforts(program, directory):
+    """An effort is a budget for a template that does not know efforts."""
+    path = os.path.join(directory, "efforts.gguf")
+    tiny_model.write_model(path, template=tiny_model.TEMPLATE.replace(
+        "<|im_start|>assistant\n'}}{% endif %}", "<|im_start|>assistant\n<think>'}}{% endif %}"), words=["</think>", "ab"])
+    with Server(program, ["-c", "4k"], model=path, directory=directory, sessions=False) as server:
+        bias = {str(server.tokens("ab")[0]): 100}
+        base = {"messages": [ASK], "temperature": 0, "logit_bias": bias}
+        for effort, n in (("minimal", 512), ("low", 1024), ("high", 1200), ("none", 1200)):
+            got = count_thoughts(server, CHAT, {**base, "max_tokens": 1200, "reasoning_effort": effort})
+            expect(f"effort {effort}", got == n, got)
+        got = count_thoughts(server, CHAT, {**base, "max_tokens": 1200, "reasoning_effort": "low", "reasoning_budget": 7})
+        expect("a budget counts more", got == 7, got)
+        got = count_thoughts(server, MESSAGES, {**base, "max_tokens": 1200, "output_config": {"effort": "low"}})
+        expect("effort of messages", got == 1024, got)
+        body = {"messages": [ASK], "stream": False, "options": {"temperature": 0, "num_predict": 1200, "seed": 1}, "think": "low"}
+        reply = served(server, "ollama", OLLAMA, body)[0]["message"]
+        expect("think of ollama", reply["thinking"] and reply["content"], reply)
+        shown = send(server, "/api/show", {"model": "m"})[2]
+        expect("a model that thinks", shown["capabilities"] == ["completion", "tools", "thinking"], shown["capabilities"])
+
+
 def main():
     program = sys.argv[1]
     with tempfile.TemporaryDirectory() as directory:
@@ -293,6 +351,8 @@ def main():
             for check in (check_paths, check_bodies, check_chats, check_other_histories, check_fields, check_schemas):
                 check(server)
             expect("the server ends well", server.stop()[1] == 0, server.messages()[-900:])
+        check_calls_in_thoughts(program, directory)
+        check_efforts(program, directory)
     check_keys(program)
     sys.exit(f"{failures} failures" if failures else 0)
 
