@@ -478,7 +478,8 @@ struct lk_sampler_opts {
     /* The grammar holds only after this text, of at most 63 bytes, each time until it is complete;
      * what comes before and between is free, and the rest if the grammar allows no token or is too
      * ambiguous. With a trigger, control tokens match by their texts, except those that end an
-     * answer. NULL: the grammar holds from the start. Read like grammar. */
+     * answer. NULL or "": the grammar holds from the start; "": and control tokens match. Read like
+     * grammar. */
     const char *trigger;
     bool trigger_first; /* the trigger counts only at the start, after white space */
 };

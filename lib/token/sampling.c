@@ -30,6 +30,7 @@ struct lk_sampling {
     bool is_spent;                    /* the trigger may come first only, and did not or is over */
     bool holds;                       /* the grammar constrains the next token */
     bool in_thoughts;                 /* the trigger does not count */
+    bool has_control;                 /* control tokens match by their texts */
     lk_sampler_opts opts;             /* without grammar and bias, which the caller owns */
     uint64_t grammar_hash, bias_hash; /* of the caller's */
     /* [n_bias] a copy of the caller's, plus one per end-of-generation token with ignore_eos */
@@ -62,6 +63,9 @@ static void print_options(struct lk_sampling *s) {
         snprintf(s->options + len, sizeof s->options - (size_t)len, " %s %llx",
                  s->opts.trigger_first ? "first" : "after",
                  (unsigned long long)lk_fnv1a(LK_FNV1A_INIT, s->trigger, strlen(s->trigger)));
+    } else if (s->has_control) {
+        len = (int)strlen(s->options);
+        snprintf(s->options + len, sizeof s->options - (size_t)len, " control");
     }
 }
 
@@ -134,6 +138,7 @@ lk_status lk_sampling_new(struct lk_sampling **out, const struct lk_vocab *vocab
     s->opts.bias = NULL;
     s->opts.trigger = NULL;
     if (*grammar && opts->trigger) memcpy(s->trigger, opts->trigger, strlen(opts->trigger) + 1);
+    s->has_control = *grammar && opts->trigger;
     s->grammar_hash = lk_fnv1a(LK_FNV1A_INIT, grammar, strlen(grammar));
     s->bias_hash = lk_fnv1a(LK_FNV1A_INIT, opts->bias, opts->n_bias * sizeof *opts->bias);
     print_options(s);
@@ -162,6 +167,7 @@ lk_status lk_sampling_copy(struct lk_sampling **out, const struct lk_sampling *f
     s->grammar_hash = from->grammar_hash;
     s->bias_hash = from->bias_hash;
     memcpy(s->trigger, from->trigger, sizeof s->trigger);
+    s->has_control = from->has_control;
     print_options(s);
     s->n_bias = from->n_bias;
     if (s->n_bias) memcpy(s->bias, from->bias, s->n_bias * sizeof *s->bias);
@@ -252,7 +258,7 @@ static lk_status is_allowed(struct lk_sampling *s, llama_token tok, bool *allowe
         return LK_OK;
     }
     uint32_t entry = t->entry[tok];
-    if (entry == LK_NO_ENTRY && *s->trigger) { /* the form of a call may have control tokens */
+    if (entry == LK_NO_ENTRY && s->has_control) { /* the form of a call may have control tokens */
         size_t n;
         const char *text = lk_vocab_token_text(s->vocab, tok, &n);
         *allowed = false;
@@ -273,7 +279,7 @@ static lk_status remove_forbidden(struct lk_sampling *s, llama_token_data_array 
     lk_status status = lk_grammar_mask(s->text, s->tokens, s->allowed, err);
     if (status) return status;
     const struct lk_control_tokens *control = lk_vocab_control_tokens(s->vocab);
-    for (size_t i = 0; *s->trigger && i < control->n; i++) {
+    for (size_t i = 0; s->has_control && i < control->n; i++) {
         int32_t tok = control->at[i].id;
         bool allowed = false;
         if (!control->at[i].is_control || lk_vocab_is_eog(s->vocab, tok)) continue;
@@ -378,7 +384,7 @@ static lk_status move_grammar(struct lk_sampling *s, llama_token tok, lk_err *er
     const char *text = lk_vocab_token_text(s->vocab, tok, &n);
     bool accepted = false;
     bool is_plain = s->tokens->entry[tok] != LK_NO_ENTRY;
-    if (s->holds && !is_plain && (!*s->trigger || lk_vocab_is_eog(s->vocab, tok))) return LK_OK;
+    if (s->holds && !is_plain && (!s->has_control || lk_vocab_is_eog(s->vocab, tok))) return LK_OK;
     if (!s->holds && s->in_thoughts) return LK_OK;
     if (!s->holds) {
         from = find_trigger(s, text, n);

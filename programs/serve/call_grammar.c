@@ -20,6 +20,7 @@ struct form {
     char trigger[64];
     bool is_first, is_repeated, is_list;
     char before[128], between[128], after[128];
+    char opening[128]; /* before the trigger */
     const char *close; /* static */
 };
 
@@ -118,6 +119,7 @@ struct maker {
     struct lk_buf rules;
     char *common; /* rules of all schemas; owned */
     int n_schema;
+    bool is_whole;   /* an answer that is one call */
     bool is_generic; /* parameters are not looked at: the grammar was too large with them */
 };
 
@@ -328,8 +330,8 @@ static void add_call(struct maker *m, const char *function, const json_t *parame
     default:
         if (f->kind == FORM_MESSAGE)
             lk_buf_append_str(out,
-                              " \"<|channel|>commentary\"? \" \"? \"<|constrain|>\"? \"json\"? "
-                              "\"<|message|>\"");
+                              " \"<|channel|>commentary\"? ((\" \" \"<|constrain|>\"? | "
+                              "\"<|constrain|>\") \"json\")? \"<|message|>\"");
         add_literal(out, f->between);
         add_json(m, json_is_object(parameters) ? parameters : NULL, "object", out);
         add_literal(out, f->after);
@@ -353,7 +355,17 @@ static void add_root(struct maker *m, const char *calls, struct lk_buf *out) {
         "[a-zA-Z0-9_]{0,63} \"=\" pvalue)*\n";
     const struct form *f = m->form;
     lk_buf_printf(out, "call ::= %s\nroot ::=", calls);
-    if (f->is_list)
+    if (m->is_whole) {
+        add_literal(out, f->opening);
+        add_literal(out, f->trigger);
+    }
+    if (f->is_list && m->is_whole)
+        lk_buf_append_str(out, " \"[\" call \"]\"");
+    else if (m->is_whole)
+        lk_buf_append_str(out, strstr(f->opening, "<tool_call>") && f->kind == FORM_FUNCTIONS
+                                   ? " call \"\\n</tool_call>\""
+                                   : " call");
+    else if (f->is_list)
         lk_buf_append_str(out, " [ \\n]{0,2} \"[\" call (\",\" [ ]? call)* \"]\"");
     else if (f->kind == FORM_GEMMA || f->kind == FORM_PYTHON || f->is_repeated)
         lk_buf_append_str(out, " [\\n]? call ([\\n]? call)* [\\n]?");
@@ -365,8 +377,8 @@ static void add_root(struct maker *m, const char *calls, struct lk_buf *out) {
 
 /* The grammar; NULL if it is too large, or there is no memory. Owned. */
 static char *make_grammar(const struct form *form, const json_t *tools, const json_t *allowed,
-                          bool is_generic) {
-    struct maker m = {.form = form, .is_generic = is_generic};
+                          bool is_whole, bool is_generic) {
+    struct maker m = {.form = form, .is_whole = is_whole, .is_generic = is_generic};
     struct lk_buf calls = {0}, out = {0}, unused = {0};
     const json_t *tool;
     size_t i, n = 0;
@@ -396,13 +408,23 @@ static char *make_grammar(const struct form *form, const json_t *tools, const js
     return NULL;
 }
 
+/* Set what the template writes before the trigger. False: it is too long. */
+static bool find_opening(struct form *f, const char *sample) {
+    char head[sizeof((lk_call_words *)0)->sample];
+    const char *at, *last = NULL;
+    if (!copy_part(head, sizeof head, sample, strlen(sample))) return false;
+    const char *end = strstr(head, name);
+    for (at = head; end && (at = strstr(at, f->trigger)) && at < end; at++) last = at;
+    return last && copy_part(f->opening, sizeof f->opening, head, (size_t)(last - head));
+}
+
 struct lk_call_grammar lk_call_grammar_make(const lk_call_words *words, const json_t *tools,
-                                            const json_t *allowed) {
+                                            const json_t *allowed, bool is_whole) {
     struct lk_call_grammar out = {.text = NULL};
-    const struct form form = find_form(words);
-    if (form.kind == FORM_NONE) return out;
-    out.text = make_grammar(&form, tools, allowed, false);
-    if (!out.text) out.text = make_grammar(&form, tools, allowed, true);
+    struct form form = find_form(words);
+    if (form.kind == FORM_NONE || (is_whole && !find_opening(&form, words->sample))) return out;
+    out.text = make_grammar(&form, tools, allowed, is_whole, false);
+    if (!out.text) out.text = make_grammar(&form, tools, allowed, is_whole, true);
     memcpy(out.trigger, form.trigger, sizeof out.trigger);
     out.trigger_first = form.is_first;
     return out;

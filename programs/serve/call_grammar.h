@@ -17,15 +17,18 @@
 #include <stdbool.h>
 
 struct lk_call_grammar {
-    char *text;       /* GBNF of what follows the trigger; owned. NULL: calls are not constrained */
-    char trigger[64]; /* what a call begins with */
+    char *
+        text; /* GBNF of what follows the trigger, or of all; owned. NULL: calls are not constrained
+                 */
+    char trigger[64];   /* what a call begins with */
     bool trigger_first; /* only at the start of an answer */
 };
 
 /* A grammar for calls of the tools, or only those that are keys of `allowed` (may be NULL). A tool
- * whose parameters cannot be expressed takes any. */
+ * whose parameters cannot be expressed takes any. `is_whole`: of an answer that is one call, with
+ * the words before the trigger. */
 struct lk_call_grammar lk_call_grammar_make(const lk_call_words *words, const json_t *tools,
-                                            const json_t *allowed);
+                                            const json_t *allowed, bool is_whole);
 
 /* Append text as the inside of a GBNF literal. */
 void lk_gbnf_add_literal(struct lk_buf *out, const char *text);

@@ -920,6 +920,11 @@ bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts 
     return true;
 }
 
+bool lk_request_is_constrained(const struct lk_request *request) {
+    const char *trigger = request->sampling.trigger;
+    return request->sampling.grammar && !(trigger && *trigger);
+}
+
 void lk_request_free(struct lk_request *request) {
     free_prompts(request);
     json_decref(request->messages);

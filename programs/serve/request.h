@@ -133,6 +133,9 @@ uint64_t lk_request_answer_bytes(const struct lk_request *request);
 bool lk_request_prepare(struct lk_request *request, const struct lk_server_opts *opts,
                         struct lk_api_error *error);
 
+/* Does a grammar decide about the answer from its start? */
+bool lk_request_is_constrained(const struct lk_request *request);
+
 void lk_request_free(struct lk_request *request);
 
 /* Where later prompts will probably differ from a chat's: after its system prompt, and before its

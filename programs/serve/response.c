@@ -32,7 +32,7 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
         has_thoughts ? lk_thought_form_of(lk_model_chat_template(opts->model)) : NULL;
     for (size_t i = 0; i < completion->n_job; i++)
         lk_thoughts_init(&r->choice[i].split, form, completion->job[i].prompt->text,
-                         request->sampling.grammar && !request->sampling.trigger);
+                         lk_request_is_constrained(request));
     return true;
 }
 

@@ -12,7 +12,7 @@ static void start_thoughts(struct lk_job *job, const struct lk_server_opts *opts
     const char *trigger = request->sampling.trigger,
                *template = lk_model_chat_template(opts->model);
     const struct lk_thought_form *form = lk_thought_form_of(template);
-    bool is_constrained = request->sampling.grammar && !trigger,
+    bool is_constrained = lk_request_is_constrained(request),
          has_budget = request->max_thoughts != LK_NO_LIMIT && request->n_thought_end;
     struct lk_thought_budget *b = &job->thoughts;
     b->is_on = request->chat && !is_constrained && job->prompt->text &&

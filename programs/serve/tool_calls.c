@@ -16,7 +16,15 @@ static const struct form {
 } forms[] = {
     {"<tool_call>", "</tool_call>", lk_tool_scan_calls, false},
     {"<tool_call>", "</tool_call>", lk_tool_scan_functions, false},
+    {"<tool_call>", "</tool_call>", lk_tool_scan_keys, false},
     {"<function=", "</tool_call>", lk_tool_scan_functions, true},
+    {"<function name=\"", "", lk_tool_scan_invokes, true},
+    {"<invoke name=\"", "", lk_tool_scan_invokes, true},
+    {"<minimax:tool_call>", "</minimax:tool_call>", lk_tool_scan_invokes, false},
+    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", lk_tool_scan_invokes, false},
+    {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", lk_tool_scan_invokes, false},
+    {"<function_calls>", "</function_calls>", lk_tool_scan_invokes, false},
+    {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", lk_tool_scan_kimi, false},
     {"<|tool_call|>", "<|/tool_call|>", lk_tool_scan_calls, false},
     {"<|tool_call_start|>", "<|tool_call_end|>", lk_tool_scan_calls, false},
     {"<|tool_call>", "<tool_call|>", lk_tool_scan_gemma, false},
@@ -24,6 +32,11 @@ static const struct form {
     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", lk_tool_scan_deepseek, false},
     {"<|start|>", "", lk_tool_scan_message, true},
     {"<|channel|>", "", lk_tool_scan_message, true},
+    {"<tool_calls>", "</tool_calls>", lk_tool_scan_calls, false},
+    {"<TOOLCALL>", "</TOOLCALL>", lk_tool_scan_calls, false},
+    {"<|function_call|>", "", lk_tool_scan_calls, false},
+    {"<|message_sep|>\n\nfunction call<|role_sep|>", "", lk_tool_scan_calls, false},
+    {"<|START_ACTION|>", "<|END_ACTION|>", lk_tool_scan_calls, false},
     {"[TOOL_CALLS]", "", lk_tool_scan_calls, false},
     {"<|python_tag|>", "", lk_tool_scan_calls, false},
 };
@@ -464,6 +477,7 @@ static void make_call(void *user, const struct lk_scan_call *found) {
                  *arguments = json_object_get(call, "arguments");
     const char *id = json_string_value(json_object_get(json, "id")),
                *name = json_string_value(json_object_get(call, "name"));
+    if (!name) name = json_string_value(json_object_get(call, "tool_name")); /* Cohere */
     if (!arguments) arguments = json_object_get(call, "parameters");
     add_call(m, id && *id ? strdup(id) : NULL, name ? strdup(name) : NULL,
              json ? arguments_text(arguments) : NULL,

@@ -142,26 +142,28 @@ static enum lk_scan scan_name(struct lk_scanner *s) {
 
 /* A member of a call. *has_name: it was the name. */
 static enum lk_scan scan_member(struct lk_scanner *s, int depth, bool *has_name) {
-    static const char *const keys[] = {"name", "arguments", "parameters", "type", "id", "function"};
+    static const char *const keys[] = {"name", "tool_name", "arguments",    "parameters",
+                                       "type", "id",        "tool_call_id", "function"};
+    enum { N_NAME = 2, FUNCTION = 7, N_KEY = 8 };
     if (s->at >= s->end) return LK_SCAN_MORE;
     if (*s->at != '"') return LK_SCAN_NO;
     const char *key = s->at + 1;
     enum lk_scan result = scan_string(s);
-    size_t n = (size_t)(s->at - key) - (result == LK_SCAN_YES), i = 0, n_key = 6;
-    for (; i < n_key; i++)
+    size_t n = (size_t)(s->at - key) - (result == LK_SCAN_YES), i = 0;
+    for (; i < N_KEY; i++)
         if (strncmp(keys[i], key, n) == 0 && (result != LK_SCAN_YES || keys[i][n] == 0)) break;
-    if (s->tools && i == n_key) return LK_SCAN_NO;
+    if (s->tools && i == N_KEY) return LK_SCAN_NO;
     if (result != LK_SCAN_YES) return result;
     lk_tool_scan_space(s);
     if ((result = lk_tool_scan_word(s, ":")) != LK_SCAN_YES) return result;
     lk_tool_scan_space(s);
-    if (i == 0) {
+    if (i < N_NAME) {
         *has_name = true;
         result = scan_name(s);
         if (result == LK_SCAN_YES) lk_tool_scan_space(s);
         return result;
     }
-    if (i == 5 && is_at(s, '{')) {
+    if (i == FUNCTION && is_at(s, '{')) {
         *has_name = true;
         result = scan_object(s, depth + 1);
         if (result == LK_SCAN_YES) lk_tool_scan_space(s);
@@ -397,25 +399,55 @@ static enum lk_scan is_value_end(struct lk_scanner s) {
     return next > end ? next : end;
 }
 
+/* Words around the name and the value of a parameter. */
+static const struct spelling {
+    const char *open, *name_end, *between, *close;
+} spellings[] = {
+    {"<parameter=", ">", "", parameter_end}, /* the value may contain its close word */
+    {"<parameter name=\"", "\"", ">", parameter_end},
+    {"<param name=\"", "\"", ">", "</param>"},
+    {"<｜DSML｜parameter name=\"", "\"", ">", "</｜DSML｜parameter>"},
+    {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
+};
+enum { N_SPELLING = sizeof spellings / sizeof *spellings };
+
+/* The spelling that starts here, whose first word is skipped. */
+static enum lk_scan scan_spelling(struct lk_scanner *s, const struct spelling **out) {
+    enum lk_scan best = LK_SCAN_NO;
+    for (size_t i = 0; i < N_SPELLING; i++) {
+        struct lk_scanner one = *s;
+        enum lk_scan result = lk_tool_scan_word(&one, spellings[i].open);
+        if (result > best) best = result;
+        if (result != LK_SCAN_YES) continue;
+        *out = &spellings[i];
+        *s = one;
+        return result;
+    }
+    return best;
+}
+
 enum lk_scan lk_tool_scan_parameter(struct lk_scanner *s, struct lk_parameter *out) {
+    const struct spelling *form;
+    size_t n;
     lk_tool_scan_space(s);
-    enum lk_scan result = lk_tool_scan_word(s, "<parameter=");
+    enum lk_scan result = scan_spelling(s, &form);
     if (result != LK_SCAN_YES) return result;
     out->name = s->at;
-    result = scan_to_word(s, ">", &out->n_name);
+    result = scan_to_word(s, form->name_end, &out->n_name);
     if (result == LK_SCAN_YES && out->n_name == 0) result = LK_SCAN_NO;
+    if (result == LK_SCAN_YES && *form->between) result = scan_to_word(s, form->between, &n);
     if (result != LK_SCAN_YES) return result;
     if (is_at(s, '\n')) s->at++;
     out->value = s->at;
     for (; s->at < s->end; s->at++) {
         if (*s->at != '<' || scan_optional(&(struct lk_scanner){.at = s->at, .end = s->end},
-                                           parameter_end) != LK_SCAN_YES)
+                                           form->close) != LK_SCAN_YES)
             continue;
-        if ((result = is_value_end(*s)) == LK_SCAN_NO) continue;
+        if (form == spellings && (result = is_value_end(*s)) == LK_SCAN_NO) continue;
         if (result == LK_SCAN_MORE) break;
         out->n_value = (size_t)(s->at - out->value);
         if (out->n_value && out->value[out->n_value - 1] == '\n') out->n_value--;
-        s->at += sizeof parameter_end - 1;
+        s->at += strlen(form->close);
         lk_tool_scan_space(s);
         return LK_SCAN_YES;
     }
@@ -423,27 +455,118 @@ enum lk_scan lk_tool_scan_parameter(struct lk_scanner *s, struct lk_parameter *o
     return LK_SCAN_MORE;
 }
 
-/* After "<function=". */
-static enum lk_scan scan_function(struct lk_scanner *s) {
-    struct lk_scan_call call = {.name = s->at};
-    enum lk_scan result = scan_name_to(s, ">", &call);
-    if (result != LK_SCAN_YES) return result;
+/* Parameters of a call up to `close`, which is skipped, or a JSON object before it. */
+static enum lk_scan scan_parameters(struct lk_scanner *s, const char *close,
+                                    struct lk_scan_call *call) {
+    enum lk_scan result;
     lk_tool_scan_space(s);
     if (is_at(s, '{')) {
-        if ((result = scan_json(s, &call)) != LK_SCAN_YES) return result;
+        if ((result = scan_json(s, call)) != LK_SCAN_YES) return result;
         lk_tool_scan_space(s);
-        result = lk_tool_scan_word(s, function_end);
-    } else {
-        call.kind = LK_ARGUMENTS_PARAMETERS;
-        call.text = s->at;
-        while ((result = scan_optional(s, function_end)) == LK_SCAN_NO) {
-            struct lk_parameter parameter;
-            if ((result = lk_tool_scan_parameter(s, &parameter)) != LK_SCAN_YES) return result;
-        }
-        call.n_text = (size_t)(s->at - call.text) - (result == LK_SCAN_YES) * strlen(function_end);
+        return lk_tool_scan_word(s, close);
     }
+    call->kind = LK_ARGUMENTS_PARAMETERS;
+    call->text = s->at;
+    while ((result = scan_optional(s, close)) == LK_SCAN_NO) {
+        struct lk_parameter parameter;
+        if ((result = lk_tool_scan_parameter(s, &parameter)) != LK_SCAN_YES) return result;
+    }
+    call->n_text = (size_t)(s->at - call->text) - (result == LK_SCAN_YES) * strlen(close);
+    return result;
+}
+
+/* After the word before the name. */
+static enum lk_scan scan_wrapped(struct lk_scanner *s, const char *name_end, const char *close) {
+    struct lk_scan_call call = {.name = s->at};
+    enum lk_scan result = scan_name_to(s, name_end, &call);
+    if (result == LK_SCAN_YES) result = scan_parameters(s, close, &call);
     if (result == LK_SCAN_YES) tool_scan_report(s, &call);
     return result;
+}
+
+static enum lk_scan scan_function(struct lk_scanner *s) {
+    return scan_wrapped(s, ">", function_end);
+}
+
+static enum lk_scan scan_named_function(struct lk_scanner *s) {
+    return scan_wrapped(s, "\">", function_end);
+}
+
+static enum lk_scan scan_invoke(struct lk_scanner *s) {
+    return scan_wrapped(s, "\">", "</invoke>");
+}
+
+static enum lk_scan scan_dsml_invoke(struct lk_scanner *s) {
+    return scan_wrapped(s, "\">", "</｜DSML｜invoke>");
+}
+
+enum lk_scan lk_tool_scan_invokes(struct lk_scanner *s) {
+    static const struct {
+        const char *open;
+        enum lk_scan (*scan)(struct lk_scanner *s);
+    } forms[] = {{"<invoke name=\"", scan_invoke},
+                 {"<function name=\"", scan_named_function},
+                 {"<｜DSML｜invoke name=\"", scan_dsml_invoke}};
+    enum lk_scan best = LK_SCAN_NO;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct lk_scanner one = *s;
+        enum lk_scan result = scan_repeated(&one, forms[i].open, forms[i].scan);
+        if (result > best) best = result;
+        if (result != LK_SCAN_YES) continue;
+        *s = one;
+        return result;
+    }
+    if (best == LK_SCAN_MORE) s->at = s->end;
+    return best;
+}
+
+enum lk_scan lk_tool_scan_keys(struct lk_scanner *s) {
+    struct lk_scan_call call = {.kind = LK_ARGUMENTS_PARAMETERS};
+    lk_tool_scan_space(s);
+    call.name = s->at;
+    while (s->at < s->end && lk_tool_scan_is_name(*s->at)) s->at++;
+    call.n_name = (size_t)(s->at - call.name);
+    bool is_whole = s->at < s->end;
+    if ((is_whole && call.n_name == 0) || !tool_scan_is_tool(s, call.name, call.n_name, is_whole))
+        return LK_SCAN_NO;
+    lk_tool_scan_space(s);
+    call.text = s->at;
+    for (;;) {
+        struct lk_scanner peek = *s;
+        enum lk_scan result = lk_tool_scan_word(&peek, "<arg_key>");
+        if (result == LK_SCAN_NO) break;
+        struct lk_parameter parameter;
+        if (result == LK_SCAN_YES) result = lk_tool_scan_parameter(s, &parameter);
+        if (result != LK_SCAN_YES) return result;
+    }
+    call.n_text = (size_t)(s->at - call.text);
+    tool_scan_report(s, &call);
+    return LK_SCAN_YES;
+}
+
+/* ---- Kimi ---- */
+
+/* After "<|tool_call_begin|>". */
+static enum lk_scan scan_kimi_call(struct lk_scanner *s) {
+    static const char functions[] = "functions.";
+    struct lk_scan_call call = {.id = s->at};
+    enum lk_scan result = scan_to_word(s, "<|tool_call_argument_begin|>", &call.n_id);
+    if (result != LK_SCAN_YES) return result;
+    size_t n = call.n_id, n_functions = strlen(functions);
+    call.name = call.id;
+    if (n > n_functions && memcmp(call.name, functions, n_functions) == 0)
+        call.name += n_functions, n -= n_functions;
+    while (call.n_name < n && lk_tool_scan_is_name(call.name[call.n_name])) call.n_name++;
+    if (call.n_name == 0) return LK_SCAN_NO;
+    if ((result = scan_json(s, &call)) != LK_SCAN_YES) return result;
+    lk_tool_scan_space(s);
+    if (s->at < s->end) result = lk_tool_scan_word(s, "<|tool_call_end|>");
+    if (result == LK_SCAN_YES) tool_scan_report(s, &call);
+    return result;
+}
+
+enum lk_scan lk_tool_scan_kimi(struct lk_scanner *s) {
+    return scan_repeated(s, "<|tool_call_begin|>", scan_kimi_call);
 }
 
 enum lk_scan lk_tool_scan_functions(struct lk_scanner *s) {

@@ -59,6 +59,17 @@ enum lk_scan lk_tool_scan_lines(struct lk_scanner *s);
 /* <function=f> <parameter=a> 1 </parameter> </function>, or with a JSON object in the function. */
 enum lk_scan lk_tool_scan_functions(struct lk_scanner *s);
 
+/* The same in other words: <invoke name="f"> <parameter name="a">1</parameter> </invoke>, or
+ * <function name="f"> <param name="a">1</param> </function>, or DeepSeek's with a prefix. */
+enum lk_scan lk_tool_scan_invokes(struct lk_scanner *s);
+
+/* GLM's f <arg_key>a</arg_key> <arg_value>1</arg_value>, which is one call. */
+enum lk_scan lk_tool_scan_keys(struct lk_scanner *s);
+
+/* Kimi's <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>; the
+ * name with its number is the id. */
+enum lk_scan lk_tool_scan_kimi(struct lk_scanner *s);
+
 struct lk_parameter {
     const char *name; /* [n_name] */
     size_t n_name;
@@ -66,8 +77,9 @@ struct lk_parameter {
     size_t n_value;
 };
 
-/* One parameter of such a function, and the white space around it. Its value ends at the first
- * </parameter> that another parameter or the end of the function follows. */
+/* One parameter of any of these, and the white space around it. Its value ends at the first
+ * </parameter>; after <parameter=a> at the first that another parameter or the end of the function
+ * follows. */
 enum lk_scan lk_tool_scan_parameter(struct lk_scanner *s, struct lk_parameter *out);
 
 /* call:f{a:1,b:<|"|>x<|"|>} */

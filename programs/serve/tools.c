@@ -185,19 +185,21 @@ static bool combine(struct lk_request *ask, char *calls, struct lk_api_error *fa
     return ask->grammar || no_memory(fault);
 }
 
-/* Calls in another form than JSON after a word that is known. */
-static bool constrain_other_form(struct lk_request *ask, const lk_call_words *words,
+/* Calls in another form than JSON after a word that is known. `is_whole`: the answer is one.
+ * ask->trigger stays NULL if there is no such form. */
+static bool constrain_other_form(struct lk_request *ask, const lk_call_words *words, bool is_whole,
                                  struct lk_api_error *fault) {
-    struct lk_call_grammar made = lk_call_grammar_make(words, ask->tools, ask->allowed);
+    struct lk_call_grammar made = lk_call_grammar_make(words, ask->tools, ask->allowed, is_whole);
     if (!made.text) return true;
-    ask->trigger = strdup(made.trigger);
+    ask->trigger = strdup(is_whole ? "" : made.trigger);
     if (!ask->trigger) {
         free(made.text);
         return no_memory(fault);
     }
+    free(ask->grammar);
     ask->sampling.grammar = ask->grammar = made.text;
     ask->sampling.trigger = ask->trigger;
-    ask->sampling.trigger_first = made.trigger_first;
+    ask->sampling.trigger_first = !is_whole && made.trigger_first;
     ask->grammar_field = "tools";
     return true;
 }
@@ -213,7 +215,11 @@ static bool constrain_calls(struct lk_request *ask, bool is_required,
                *key = words.has_parameters ? "parameters" : "arguments";
     bool is_lazy = !is_required && !ask->grammar;
     struct lk_buf root = {0};
-    if (is_lazy && !word) return constrain_other_form(ask, &words, fault);
+    if (is_lazy && !word) return constrain_other_form(ask, &words, false, fault);
+    if (is_required && !word) {
+        if (!constrain_other_form(ask, &words, true, fault)) return false;
+        if (ask->trigger) return true;
+    }
     if (is_lazy)
         lazy_root(&root, rest, words.after);
     else

@@ -271,6 +271,10 @@ BEGINS = {"qwen3": "<tool_call>", "qwen3.5": "<function=", "mistral": "[TOOL_CAL
           "gpt-oss": "<|channel|>commentary to=functions.", "llama 3": '{"name": "'}
 
 
+# Templates of these write arguments as the grammar has them.
+READ_ON = ("qwen3", "mistral array", "mistral", "granite 3", "deepseek v3.1", "deepseek r1", "llama 3")
+
+
 def check_lazy(program, folder, name):
     """A random model that is made to begin calls, and is free to choose everything after it."""
     path, word = os.path.join(folder, "lazy.gguf"), BEGINS[name]
@@ -304,6 +308,34 @@ def check_lazy(program, folder, name):
             reply = json.loads(post(server, "/v1/chat/completions", {
                 "messages": ASK, "tools": MANY, "grammar": grammar(text)}))
             expect("text with a name", reply["choices"][0]["message"]["content"] == text, reply)
+
+
+def check_required(program, folder, name):
+    """A required call has the form of the template, so that the next prompt holds what was written."""
+    path = os.path.join(folder, "required.gguf")
+    given = template(LLAMA) if name == "llama 3" else FORMATS[name][0]
+    tiny_model.write_model(path, n_ctx=4096, template=given)
+    with Server(program, ["-t", "1", "-c", "4096"], model=path, sessions=False) as server:
+        for seed in range(3):
+            body = {"messages": ASK, "tools": MANY, "tool_choice": {"type": "function", "function": {"name": "light"}},
+                    "temperature": 1.5, "seed": seed, "max_tokens": 2000}
+            reply = json.loads(post(server, "/v1/chat/completions", body))
+            answer, held = reply["choices"][0]["message"], reply["usage"]["total_tokens"]
+            made = [one["function"] for chunk in data_of(post(server, "/v1/chat/completions", {**body, "stream": True}))
+                    for choice in chunk["choices"] for one in choice["delta"].get("tool_calls", [])]
+            expect(f"{name}: a required call", len(answer.get("tool_calls", [])) == 1 and not answer["content"], answer)
+            function = answer["tool_calls"][0]["function"]
+            arguments = json.loads(function["arguments"])
+            expect(f"{name}: required, and valid", function["name"] == "light" and arguments["mood"] in ("warm", "cold") and
+                   arguments["on"] in (True, False), function)
+            expect(f"{name}: the same in a stream", made[0]["name"] == "light" and json.loads(
+                "".join(one["arguments"] for one in made)) == arguments, made)
+            history = ASK + [answer, {**RESULT, "tool_call_id": answer["tool_calls"][0]["id"]}]
+            usage = json.loads(post(server, "/v1/chat/completions", {
+                "messages": history, "tools": MANY, "max_tokens": 1}))["usage"]
+            kept = usage["prompt_tokens_details"]["cached_tokens"]
+            if name in READ_ON:
+                expect(f"{name}: the session goes on", kept >= held - 4, (kept, held, usage))
 
 
 # ---- thoughts that the prompt starts ----
@@ -373,8 +405,10 @@ def main():
                 check_format(server, name, text, FORMATS[name][2])
             if name in BEGINS:
                 check_lazy(sys.argv[1], folder, name)
+                check_required(sys.argv[1], folder, name)
         if not sys.argv[2:]:
             check_lazy(sys.argv[1], folder, "llama 3")
+            check_required(sys.argv[1], folder, "llama 3")
             check_started_thoughts(sys.argv[1], folder)
             check_variables(sys.argv[1], folder)
     print(f"{failures} failed")

@@ -122,7 +122,40 @@ static const struct answer markup[] = {
      W ";f {\"a\":true,\"b\":{\"k\":[null,\"it\"]}}", ""},
     {"<function_calls>f(a=\"</function_calls>\")</function_calls>",
      "f {\"a\":\"</function_calls>\"}", ""},
-    {"<function_calls><invoke name=\"f\"></invoke></function_calls>", NULL, ""},
+    {"<function_calls><invoke name=\"f\"></invoke></function_calls>", "f {}", ""},
+    {"a <invoke name=\"f\">\n<parameter name=\"a\">x > \"y\"</parameter>\n<parameter "
+     "name=\"b\">\n[1]\n"
+     "</parameter>\n</invoke>\n<invoke name=\"g\"></invoke>",
+     "f {\"a\":\"x > \\\"y\\\"\",\"b\":[1]};g {}", "a"},
+    {"<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n</invoke>\n"
+     "</minimax:tool_call>",
+     "f {\"a\":1}", ""},
+    {"<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+     "string=\"true\">x"
+     "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+     "f {\"a\":\"x\"}", ""},
+    {"<function name=\"f\"><param name=\"a\">x</param><param name=\"b\">[1]</param></function>",
+     "f {\"a\":\"x\",\"b\":[1]}", ""},
+    {"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x <b></arg_value>\n<arg_key>b</arg_key>\n"
+     "<arg_value>[1]</arg_value>\n</tool_call><tool_call>g</tool_call>",
+     "f {\"a\":\"x <b>\",\"b\":[1]};g {}", ""},
+    {"<tool_call>f of x</tool_call>", NULL, ""},
+    {"<tool_call>f<arg_key>a</arg_key><arg_value>x", NULL, ""},
+    {"<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"
+     "\"a\": 1}"
+     "<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_"
+     "end|>"
+     "<|tool_calls_section_end|>",
+     "f {\"a\":1}#functions.f:0;g {}#functions.g:1", ""},
+    {"<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": "
+     "1}}\n]"
+     "<|END_ACTION|>",
+     "f {\"a\":1}", ""},
+    {"<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>", "f {}", ""},
+    {"<tool_calls>\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": "
+     "{}}\n</tool_calls>",
+     "f {};g {}", ""},
+    {"<|function_call|>{\"name\": \"f\", \"arguments\": {}}", "f {}", ""},
     /* DeepSeek */
     {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
      "{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
