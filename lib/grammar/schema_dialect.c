@@ -8,7 +8,7 @@
  *     "required": true in a property             nothing (draft 3)
  *     "required" names without properties        properties with any value
  *     "propertyNames": {"enum": [A, B]}          the properties A and B, and no others
- *     "unevaluatedProperties": false             "additionalProperties": false, if nothing else has any
+ *     "unevaluatedProperties": false             "additionalProperties": false, next to no choice
  *     keywords that are null or restrict nothing they are dropped */
 #include "grammar/schema_dialect.h"
 

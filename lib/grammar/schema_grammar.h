@@ -44,8 +44,8 @@ bool lk_schema_fail_no_memory(struct lk_schema_grammar *g);
 /* Is the word in a list that ends with NULL? */
 bool lk_schema_is_in(const char *word, const char *const *list);
 
-/* Is it a keyword that does not restrict the value, such as "title"? So is one that JSON Schema does
- * not have. */
+/* Is it a keyword that does not restrict the value, such as "title", or that JSON Schema does not
+ * have? */
 bool lk_schema_is_annotation(const char *key);
 
 /* Reject keywords other than `known` and annotations, which do not restrict the value. */

@@ -142,8 +142,8 @@ static bool write_number(struct lk_schema_grammar *g, const json_t *schema, cons
     return !g->status;
 }
 
-/* "prefixItems", of which the first `min` must be there, and then items that `rest` names, if it is
- * not NULL: [A, B, C, ...]. What may be missing nests. */
+/* "prefixItems", at least the first `min`, and then items that `rest` names, if it is not NULL: [A,
+ * B, C, ...]. What may be missing nests. */
 static bool write_tuple(struct lk_schema_grammar *g, const json_t *prefix, const char *rest,
                         int min, int max, struct lk_buf *body) {
     int n = (int)json_array_size(prefix), n_open = 0;

@@ -329,9 +329,8 @@ static void add_call(struct maker *m, const char *function, const json_t *parame
         break;
     default:
         if (f->kind == FORM_MESSAGE)
-            lk_buf_append_str(out,
-                              " \"<|channel|>commentary\"? ((\" \" \"<|constrain|>\"? | "
-                              "\"<|constrain|>\") \"json\")? \"<|message|>\"");
+            lk_buf_append_str(out, " \"<|channel|>commentary\"? ((\" \" \"<|constrain|>\"? | "
+                                   "\"<|constrain|>\") \"json\")? \"<|message|>\"");
         add_literal(out, f->between);
         add_json(m, json_is_object(parameters) ? parameters : NULL, "object", out);
         add_literal(out, f->after);

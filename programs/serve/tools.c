@@ -22,7 +22,7 @@ static const char *function_name(const json_t *tool) {
     return json_string_value(json_object_get(get_function(tool), "name"));
 }
 
-/* Are there "properties", of which there is none, and nothing about others? */
+/* Is "properties" empty, and nothing said about others? */
 static bool has_no_properties(const json_t *parameters) {
     const json_t *properties = json_object_get(parameters, "properties");
     return properties && json_object_size(properties) == 0 &&

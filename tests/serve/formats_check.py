@@ -271,8 +271,8 @@ BEGINS = {"qwen3": "<tool_call>", "qwen3.5": "<function=", "mistral": "[TOOL_CAL
           "gpt-oss": "<|channel|>commentary to=functions.", "llama 3": '{"name": "'}
 
 
-# Templates of these write arguments as the grammar has them.
-READ_ON = ("qwen3", "mistral array", "mistral", "granite 3", "deepseek v3.1", "deepseek r1", "llama 3")
+# In these forms the grammar leaves no white space outside of the arguments to the model.
+READ_ON = ("mistral", "deepseek v3.1", "deepseek r1", "llama 3")
 
 
 def check_lazy(program, folder, name):
@@ -323,7 +323,8 @@ def check_required(program, folder, name):
             answer, held = reply["choices"][0]["message"], reply["usage"]["total_tokens"]
             made = [one["function"] for chunk in data_of(post(server, "/v1/chat/completions", {**body, "stream": True}))
                     for choice in chunk["choices"] for one in choice["delta"].get("tool_calls", [])]
-            expect(f"{name}: a required call", len(answer.get("tool_calls", [])) == 1 and not answer["content"], answer)
+            expect(f"{name}: a required call", len(answer.get("tool_calls", [])) == 1 and
+                   answer["content"] in (None, "<response></response>"), answer)
             function = answer["tool_calls"][0]["function"]
             arguments = json.loads(function["arguments"])
             expect(f"{name}: required, and valid", function["name"] == "light" and arguments["mood"] in ("warm", "cold") and
