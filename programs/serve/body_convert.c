@@ -337,7 +337,6 @@ bool lk_convert_tool_choice(json_t *body, struct lk_api_error *error) {
     if (!choice || json_is_null(choice) || (word && strcmp(word, "allowed_tools") == 0) ||
         json_is_string(inner))
         return true;
-    if (json_is_object(choice) && json_object_size(choice) == 0) word = "auto";
     if (word && strcmp(word, "any") == 0) word = "required";
     for (size_t i = 0; word && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(word, modes[i]) == 0) out = json_string(modes[i]);

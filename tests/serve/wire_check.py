@@ -229,7 +229,7 @@ def check_fields(server):
     """Values that say nothing, and forms of other servers."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     for body in ({"stop": [""]}, {"stop": [None, ""]}, {"stop": None}, {"response_format": {}}, {"prediction": {"type": "content", "content": "a"}},
-                 {"tools": [tool], "tool_choice": {}}, {"tools": [], "tool_choice": {"type": "auto"}}, {"web_search_options": {}},
+                 {"tools": [tool], "tool_choice": None}, {"tools": [], "tool_choice": {"type": "auto"}}, {"web_search_options": {}},
                  {"logprobs": False, "top_logprobs": 0}, {"functions": [], "function_call": "auto"}):
         _, ignored = served(server, body, CHAT, {"messages": [ASK], **SHORT, **body})
         expect(f"{body} says nothing", not ignored, ignored)
