@@ -39,6 +39,16 @@ struct lk_evict_hook {
     void *user;
 };
 
+/* Where a device's evicted rows go instead of to the hook, in layers without latents: float [n_layer]
+ * [cap][n_head][d_head] of K and of V, in its memory. The moves of a list bring them there. */
+struct lk_evict_room {
+    uint64_t at[2];
+    int cap;                  /* rows of a layer */
+    int32_t *n;               /* [n_layer] rows that are there when the list has run */
+    void (*take)(void *user); /* take all rows, after the list has run */
+    void *user;               /* also the hook's */
+};
+
 /* Make room for n rows; false without memory. */
 bool lk_evict_reserve(struct lk_evict *evict, struct lk_ledger *ledger, int64_t n);
 

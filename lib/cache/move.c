@@ -122,6 +122,10 @@ static bool depends(const struct lk_move *later, const struct lk_move *earlier) 
     if (later->kv != earlier->kv) return false;
     bool same_parts =
         later->first_part < earlier->end_part && earlier->first_part < later->end_part;
+    /* Rows of some heads go out, those of others are replaced. */
+    if (!same_parts && ((later->out && later->from == earlier->to) ||
+                        (earlier->out && earlier->from == later->to)))
+        return false;
     for (int i = 0; i < LK_MOVE_BLOCKS; i++)
         for (int j = 0; j < LK_MOVE_BLOCKS; j++) {
             lk_block read = later->from_block[i], written = earlier->to_block[j];
@@ -338,9 +342,37 @@ struct batch {
     int64_t n_left; /* rows that do not fit without replacing others */
 };
 
+/* Do the layer's evicted rows go to the room instead of to the hook? */
+static bool uses_room(const struct lk_cache *cache, int layer) {
+    const struct lk_evict_room *room = cache->evict_room;
+    bool latents = false;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < cache->kv[layer][side].n_level; i++)
+            latents |= cache->kv[layer][side].level[i].basis != NULL;
+    return room && room->user == cache->evict_hook.user && !latents;
+}
+
+/* Let row `at` of a level go to the room, for the heads of a unit. */
+static void send_row(const struct batch *b, int level, int64_t at, int first_head) {
+    const struct lk_evict_room *room = b->cache->evict_room;
+    for (int side = 0; side < 2; side++) {
+        const struct lk_kv *kv = &b->cache->kv[b->layer][side];
+        struct lk_move m = move_from(kv, level, at, 1, level);
+        size_t row = (size_t)b->layer * room->cap + room->n[b->layer];
+        m.out = room->at[side] + row * lk_kv_width(kv) * sizeof(float);
+        m.first_part = first_head;
+        m.end_part = first_head + b->cache->evict[b->layer].unit;
+        lk_moves_add(b->list, &m);
+    }
+}
+
 /* Report row `at` of a level to the eviction hook, for the heads of a unit. */
 static void report_row(const struct batch *b, int level, int64_t at, int first_head) {
     const struct lk_cache *cache = b->cache;
+    if (uses_room(cache, b->layer)) {
+        send_row(b, level, at, first_head);
+        return;
+    }
     const struct lk_evict_hook *hook = &cache->evict_hook;
     float x[2][LK_MAX_D_HEAD];
     if (!hook->on_evict) return;
@@ -406,13 +438,20 @@ static bool replace_rows(const struct batch *b) {
                                   .n_head = n_head,
                                   .unit = evict->unit,
                                   .n_tok = k->n_tok};
-    for (int64_t r = 0; r < b->n_left; r++)
+    struct lk_evict_room *room = uses_room(b->cache, b->layer) ? b->cache->evict_room : NULL;
+    for (int64_t r = 0; r < b->n_left; r++) {
+        if (room && room->n[b->layer] == room->cap) {
+            lk_moves_run(b->list);
+            room->take(room->user);
+        }
         for (int head = 0; head < n_head; head += evict->unit) {
             int64_t arrival = n_held + r;
             if (head == 0 || !lk_policy_is_per_layer(&evict->policy))
                 victim = lk_policy_argmin(&evict->policy, &rows, n_held, arrival, head);
             if (!replace_row(b, r, head, victim, arrival)) return false;
         }
+        if (room) room->n[b->layer]++;
+    }
 
     /* Close the gap that the batch leaves in the state. */
     int64_t gap = b->base + n_held;

@@ -18,9 +18,10 @@ enum {
 struct lk_move {
     const struct lk_kv *kv;
     const float *x; /* [n][n_head][d_head] rows of all heads, or NULL: rows of the blocks `from` */
+    uint64_t out;   /* such rows in the memory of a device, instead of the blocks `to`; 0: blocks */
     int from, to;   /* levels */
     int n;          /* rows, at most LK_MAX_MOVE */
-    int first_part, end_part; /* parts of `to` that receive them */
+    int first_part, end_part; /* parts of `to` that receive them; of `from` that go `out` */
     bool replaces;            /* one row, in place of another one of a full block */
     int from_row, to_row;     /* the first row's index in the first of these blocks: */
     lk_block from_block[LK_MOVE_BLOCKS], to_block[LK_MOVE_BLOCKS];

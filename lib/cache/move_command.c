@@ -91,18 +91,27 @@ static bool parts_differ(const struct lk_kv *kv, int level) {
     return kv->level[level].part || kv->rule[level].n_other;
 }
 
+/* Where the rows go. */
+static struct lk_device_move_rows target_rows(const struct lk_move *move, int part,
+                                              const struct lk_sigma_addresses *sigma) {
+    int d = move->kv->d_head;
+    if (move->out) return float_rows(move->out, d, part, (size_t)d, lk_kv_width(move->kv));
+    return level_rows(move, move->to, part, move->to_block, move->to_row, sigma);
+}
+
 int lk_move_commands(const struct lk_move *move, const struct lk_sigma_addresses *sigma,
                      uint64_t latents, struct lk_device_move *out) {
     const struct lk_kv *kv = move->kv;
-    bool differ = parts_differ(kv, move->to) || (!move->x && parts_differ(kv, move->from));
+    bool differ =
+        (!move->out && parts_differ(kv, move->to)) || (!move->x && parts_differ(kv, move->from));
     int n = 0, step = differ ? 1 : move->end_part - move->first_part;
     for (int part = move->first_part; part < move->end_part; part += step)
-        out[n++] = (struct lk_device_move){
-            .from = source_rows(move, part, sigma, latents),
-            .to = level_rows(move, move->to, part, move->to_block, move->to_row, sigma),
-            .kind = move->replaces ? LK_MOVE_REPLACE : LK_MOVE_APPEND,
-            .n_row = move->n,
-            .n_part = step};
+        out[n++] =
+            (struct lk_device_move){.from = source_rows(move, part, sigma, latents),
+                                    .to = target_rows(move, part, sigma),
+                                    .kind = move->replaces ? LK_MOVE_REPLACE : LK_MOVE_APPEND,
+                                    .n_row = move->n,
+                                    .n_part = step};
     return n;
 }
 

@@ -79,5 +79,7 @@ lk_status gpu_restore_some(struct gpu_device *gpu, const struct lk_device_attend
 
 lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_weigh *weigh, size_t n,
                          lk_err *err);
+lk_status gpu_run_sums(struct gpu_device *gpu, const struct lk_device_less *less, size_t n,
+                       lk_err *err);
 
 #endif

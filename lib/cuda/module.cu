@@ -291,6 +291,13 @@ bool fits_shared(const struct gpu_card *card, const struct lk_device_needs *need
                card->max_shared;
 }
 
+lk_status device_sum(struct lk_device *device, const struct lk_device_less *less, size_t n,
+                     lk_err *err) {
+    struct gpu_device *gpu = gpu_device_of(device);
+    guard locked(gpu->lock);
+    return gpu_run_sums(gpu, less, n, err);
+}
+
 /* What commands cannot say, by name. */
 const char *device_refuses(const struct lk_device *device, const struct lk_device_needs *needs) {
     uint32_t coded = needs->coding[0] | needs->coding[1];
@@ -299,17 +306,16 @@ const char *device_refuses(const struct lk_device *device, const struct lk_devic
     if (needs->d_head > LK_DEVICE_MAX_HEAD || needs->d_head_swa > LK_DEVICE_MAX_HEAD)
         return "heads have too many channels";
     if (needs->reads_share) return "a share of the tiles is read (read N%)";
-    if (needs->absorbs) return "evicted rows go into sums";
     if (!fits_shared(&gpu_device_of(device)->card, needs))
         return "rows are too wide for the shared memory of the card's blocks";
     return NULL;
 }
 
 const struct lk_device_functions the_functions = {
-    device_alloc,   device_free,   device_upload,        device_download, device_copy,
-    device_clear,   device_move,   device_project,       device_attend,   device_score,
-    device_sync,    device_follow, device_latent_kernel, device_pack_up,  device_pack_rope,
-    device_refuses, device_memory, device_close,
+    device_alloc,     device_free,    device_upload,  device_download,      device_copy,
+    device_clear,     device_move,    device_project, device_attend,        device_score,
+    device_sum,       device_sync,    device_follow,  device_latent_kernel, device_pack_up,
+    device_pack_rope, device_refuses, device_memory,  device_close,
 };
 
 lk_status module_open(int number, struct lk_device **device, lk_err *err) {

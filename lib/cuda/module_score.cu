@@ -1,4 +1,4 @@
-/* Attention weights of rows, for eviction policies. */
+/* Eviction: attention weights of rows, and sums that stand for evicted rows. */
 extern "C" {
 #include "device/moves.h"
 }
@@ -22,4 +22,20 @@ lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_weigh *w
     if (status || n_item == 0) return status;
     return gpu_check(gpu_weigh_rows(gpu->commands.at, (int)n, n_item, shared, gpu->stream),
                      "scores", err);
+}
+
+lk_status gpu_run_sums(struct gpu_device *gpu, const struct lk_device_less *less, size_t n,
+                       lk_err *err) {
+    if (n == 0) return LK_OK;
+    struct lk_device_less shape = less[0]; /* of the launches: the most rows and tokens */
+    for (size_t i = 1; i < n; i++) {
+        if (less[i].n_row > shape.n_row) shape.n_row = less[i].n_row;
+        if (less[i].n_tok > shape.n_tok) shape.n_tok = less[i].n_tok;
+    }
+    lk_status status = gpu_room(gpu, &gpu->commands, n * sizeof *less, err);
+    if (!status) status = gpu_send(gpu, gpu->commands.at, less, n * sizeof *less, err);
+    if (status) return status;
+    int error = gpu_less_absorb(gpu->commands.at, (int)n, &shape, gpu->stream);
+    if (!error) error = gpu_less_attend(gpu->commands.at, (int)n, &shape, gpu->stream);
+    return gpu_check(error, "sums of evicted rows", err);
 }

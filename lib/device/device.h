@@ -45,6 +45,7 @@ struct lk_device_move;
 struct lk_device_project;
 struct lk_device_attend;
 struct lk_device_weigh;
+struct lk_device_less;
 
 /* The structures of the host that commands were made from (cache/move.h, attention/attention.h).
  * Only a device that computes on the CPU reads them. */
@@ -141,6 +142,12 @@ struct lk_device_functions {
      * token's queries only. */
     lk_status (*score)(struct lk_device *device, const struct lk_device_weigh *weigh, size_t n,
                        const struct lk_attn *host, bool last, uint64_t scores, lk_err *err);
+
+    /* Sums that stand for evicted rows: each command adds its rows to the sums of a layer, and then
+     * attends to them. less: [n], of networks of one shape and of different layers or sequences. Not
+     * called for a device that `uses_host`. */
+    lk_status (*sum)(struct lk_device *device, const struct lk_device_less *less, size_t n,
+                     lk_err *err);
 
     /* Wait until all commands have been executed. */
     lk_status (*sync)(struct lk_device *device, lk_err *err);

@@ -1,6 +1,8 @@
 /* States of evicted rows. Their networks come from the sidecar. */
 #include "engine/absorb.h"
 
+#include "engine/absorb_device.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -145,23 +147,47 @@ lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint6
 
 void lk_absorb_free(struct lk_absorb *a) {
     if (!a) return;
+    lk_absorb_leave_device(a);
     lk_release(a->ledger, LK_FOR_SCRATCH, a->partial, partial_bytes(a, a->cap));
     lk_release(a->ledger, LK_FOR_CACHE, a->state, lk_absorb_state_bytes(a));
     lk_release(a->ledger, LK_FOR_OTHER, a->maps, a->n_layer * sizeof *a->maps);
     lk_release(a->ledger, LK_FOR_OTHER, a, sizeof *a);
 }
 
-void lk_absorb_clear(struct lk_absorb *a) { memset(a->state, 0, lk_absorb_state_bytes(a)); }
+/* The states in RAM are replaced. */
+static void replaced(struct lk_absorb *a) {
+    if (!a->there) return;
+    a->there->here = true;
+    a->there->there = false;
+    memset(a->there->room.n, 0, a->n_layer * sizeof *a->there->room.n);
+}
 
-void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from) {
-    memcpy(to->state, from->state, lk_absorb_state_bytes(to));
+void lk_absorb_clear(struct lk_absorb *a) {
+    memset(a->state, 0, lk_absorb_state_bytes(a));
+    replaced(a);
+}
+
+void lk_absorb_get(struct lk_absorb *a, void *to) {
+    lk_absorb_fetch(a, false);
+    memcpy(to, a->state, lk_absorb_state_bytes(a));
+}
+
+void lk_absorb_set(struct lk_absorb *a, const void *from) {
+    memcpy(a->state, from, lk_absorb_state_bytes(a));
+    replaced(a);
+}
+
+void lk_absorb_copy(struct lk_absorb *to, struct lk_absorb *from) {
+    lk_absorb_fetch(from, false);
+    lk_absorb_set(to, from->state);
 }
 
 size_t lk_absorb_saved_bytes(const struct lk_absorb *a) {
     return state_floats(&a->shape, a->n_layer) * sizeof(float);
 }
 
-bool lk_absorb_write(const struct lk_absorb *a, const struct lk_writer *writer) {
+bool lk_absorb_write(struct lk_absorb *a, const struct lk_writer *writer) {
+    lk_absorb_fetch(a, false);
     return writer->put(writer->user, a->state, lk_absorb_saved_bytes(a));
 }
 
@@ -177,11 +203,16 @@ bool lk_absorb_check(const struct lk_absorb *a, const void *states) {
 
 void lk_absorb_restore(struct lk_absorb *a, const void *states) {
     memcpy(a->state, states, lk_absorb_saved_bytes(a));
+    replaced(a);
 }
 
 lk_status lk_absorb_reserve(struct lk_absorb *a, int n_tok, lk_err *err) {
     if (n_tok <= a->cap) return LK_OK;
     float *partial = lk_alloc(a->ledger, LK_FOR_SCRATCH, partial_bytes(a, n_tok));
+    if (partial && a->there && lk_absorb_reserve_there(a, n_tok)) {
+        lk_release(a->ledger, LK_FOR_SCRATCH, partial, partial_bytes(a, n_tok));
+        partial = NULL;
+    }
     if (!partial)
         return lk_fail(err, LK_E_NOMEM, "out of memory for attention of %d tokens to absorbed rows",
                        n_tok);
@@ -204,6 +235,7 @@ void lk_absorb_key_features(const struct lk_absorb *a, int layer, int head, cons
 void lk_absorb_row(void *user, int layer, int head, const float *k, const float *v) {
     struct lk_absorb *a = user;
     float psi[LK_LESS_MAX_FEATURE];
+    lk_absorb_fetch(a, true);
     lk_absorb_key_features(a, layer, head, k, psi);
     lk_less_absorb(&a->shape, state_of(a, layer, head), psi, v);
 }

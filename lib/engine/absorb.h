@@ -17,6 +17,7 @@ struct lk_absorb {
     float *state;              /* [n_layer][n_head_kv] of lk_less_state_floats() */
     float *partial; /* [cap][n_head][d_head + 2] of the current layer, in lk_attn's layout */
     int cap;        /* tokens */
+    struct lk_absorb_device *there; /* the sums on a device (absorb_device.h); NULL: in RAM only */
 };
 
 /* Empty states for `absorb less`, with the networks of `sidecar`, for a model with n_head query
@@ -36,13 +37,17 @@ lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint6
 void lk_absorb_clear(struct lk_absorb *absorb);
 
 /* Copy the states. Both are of the same model and sidecar. */
-void lk_absorb_copy(struct lk_absorb *to, const struct lk_absorb *from);
+void lk_absorb_copy(struct lk_absorb *to, struct lk_absorb *from);
+
+/* All states, of lk_absorb_state_bytes(): to write to a buffer, and to read from one. */
+void lk_absorb_get(struct lk_absorb *absorb, void *to);
+void lk_absorb_set(struct lk_absorb *absorb, const void *from);
 
 /* Saving and loading. Saved states are f32 [n_layer][n_head_kv][n_feature][d_head + 1], of
  * lk_absorb_saved_bytes() bytes (absorb/less.h draws one head's). Check them before restoring them:
  * numbers must be finite, and sums of features not negative. Data may be unaligned. */
 size_t lk_absorb_saved_bytes(const struct lk_absorb *absorb);
-bool lk_absorb_write(const struct lk_absorb *absorb, const struct lk_writer *writer);
+bool lk_absorb_write(struct lk_absorb *absorb, const struct lk_writer *writer);
 bool lk_absorb_check(const struct lk_absorb *absorb, const void *states);
 void lk_absorb_restore(struct lk_absorb *absorb, const void *states);
 

@@ -137,9 +137,7 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     }
     c->n++;
     if (s->recurrent) memcpy(at->states, s->recurrent, recurrent_bytes(s));
-    if (s->absorb)
-        memcpy((char *)at->states + recurrent_bytes(s), s->absorb->state,
-               lk_absorb_state_bytes(s->absorb));
+    if (s->absorb) lk_absorb_get(s->absorb, (char *)at->states + recurrent_bytes(s));
     lk_checkpoints_fit_bytes(s);
 }
 
@@ -230,8 +228,7 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
         }
         if (at.states) memcpy(at.states, planned->states, recurrent_bytes(s));
         if (s->absorb) /* a prefill adds nothing to them */
-            memcpy((char *)at.states + recurrent_bytes(s), s->absorb->state,
-                   lk_absorb_state_bytes(s->absorb));
+            lk_absorb_get(s->absorb, (char *)at.states + recurrent_bytes(s));
         make_room(s, s->n_tok);
         c->at[c->n++] = at;
     }
@@ -246,9 +243,7 @@ lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoin
     lk_status status = lk_cache_copy(s->cache, from->cache, err);
     if (status) return status;
     if (s->recurrent) memcpy(s->recurrent, from->states, recurrent_bytes(s));
-    if (s->absorb)
-        memcpy(s->absorb->state, (const char *)from->states + recurrent_bytes(s),
-               lk_absorb_state_bytes(s->absorb));
+    if (s->absorb) lk_absorb_set(s->absorb, (const char *)from->states + recurrent_bytes(s));
     if (from->logits) memcpy(s->logits, from->logits, logits_bytes(s));
     s->n_tok = from->n_tok;
     s->n_pass = 0;
@@ -461,7 +456,7 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
         lk_recurrent_restore(s->model->net, out->states, l->from);
         if (s->absorb) { /* what is not saved of them is constant */
             char *absorbed = (char *)out->states + lk_recurrent_bytes(&s->model->net->hp);
-            memcpy(absorbed, s->absorb->state, lk_absorb_state_bytes(s->absorb));
+            lk_absorb_get(s->absorb, absorbed);
             lk_restoring_get(l->from, absorbed, lk_absorb_saved_bytes(s->absorb));
         }
         lk_restoring_get(l->from, l->counts, l->n_counts);

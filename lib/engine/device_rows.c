@@ -5,6 +5,7 @@
 #include "attention/latents.h"
 #include "attention/read.h"
 #include "cache/move_command.h"
+#include "engine/absorb_device.h"
 #include "engine/pass.h"
 #include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
@@ -220,9 +221,12 @@ static struct lk_device_piece piece_of(const struct lk_attn *attn, int i) {
                                     n < LK_DEVICE_TOKENS ? n : LK_DEVICE_TOKENS};
 }
 
-/* The packet of the layer of a call. */
+/* The layer of a call, and its packet. */
+static int layer_of(const struct lk_session *s, const struct lk_attn *call) {
+    return (int)((call->k - &s->cache->kv[0][LK_K]) / 2);
+}
 static struct lk_layer_packet *packet_of(const struct lk_session *s, const struct lk_attn *call) {
-    return &s->rows.packet[(call->k - &s->cache->kv[0][LK_K]) / 2];
+    return &s->rows.packet[layer_of(s, call)];
 }
 
 /* The commands of a call, whose packet is on the device. */
@@ -363,6 +367,12 @@ static lk_status attend_from_ram(struct lk_seq *const *seq, const struct lk_attn
         status = device->uses_host ? device->call->attend(device, NULL, call, n, NULL)
                                    : attend_by_commands(seq, call, n);
     for (size_t i = 0; i < n && !status; i++) {
+        const struct lk_session *s = seq[i]->session;
+        if (seq[i]->absorb && s->absorb->there)
+            status = lk_absorb_attend_there(s->absorb, layer_of(s, &attn[i]), s->rows.q.at,
+                                            attn[i].n_tok);
+    }
+    for (size_t i = 0; i < n && !status; i++) {
         size_t n_float = (size_t)seq[i]->n_range * attn[i].n_tok * attn[i].n_head *
                          lk_attn_joined_floats(attn[i].d_head, lk_attn_partial_latents(&attn[i]));
         status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
@@ -403,6 +413,8 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
         status = lk_cache_age_by(list, k / 2, kv->side, NULL);
     }
     lk_moves_run(list);
+    if (seq->session->absorb && seq->session->absorb->there)
+        lk_absorb_take_rows(seq->session->absorb);
     if (status) seq->failed = status;
 }
 

@@ -41,7 +41,8 @@ struct lk_model {
     int n_device;
     struct lk_device *cache_device; /* of sessions that name none; NULL: RAM */
     pthread_mutex_t device_lock;
-    struct lk_ledger device_ledger; /* cache blocks on devices that sessions share */
+    struct lk_ledger device_ledger; /* what sessions share on devices: blocks, networks */
+    struct lk_less_copy *less_copy; /* networks on devices (absorb_device.h); under device_lock */
     struct lk_place place;          /* what is held here of its sessions' caches */
     const int32_t *holder;  /* [n_layer] as in lk_place, of all layers; borrowed from `parts` */
     struct lk_peers *peers; /* that have opened it too (operation.h); NULL: this process alone */

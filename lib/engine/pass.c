@@ -187,7 +187,8 @@ static void attend_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
         if (ith == 0 && job->stores && watch->on_attention)
             watch->on_attention(watch->user, job->index, &attn);
         if (!lk_device_has_rows(seq)) lk_attn_items(&attn, ith, nth);
-        if (seq->absorb) lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
+        if (seq->absorb && !(seq->absorb->there && lk_device_has_rows(seq)))
+            lk_absorb_attend(seq->absorb, job->index, attn.q, attn.n_tok, ith, nth);
     }
     if (ith == 0) lk_pass_attend_on_devices(job, dst->src[0], NULL);
 }

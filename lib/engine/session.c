@@ -144,9 +144,9 @@ static lk_status run_free(struct lk_op *op, lk_err *err) {
     lk_prefill_drop(s);
     lk_checkpoints_free(s);
     lk_pass_free(&s->pass);
+    lk_absorb_free(s->absorb);
     lk_cache_free(s->cache);
     lk_device_rows_free(s);
-    lk_absorb_free(s->absorb);
     lk_recurrent_drafts_free(s);
     lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,

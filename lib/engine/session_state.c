@@ -1,6 +1,7 @@
 /* Memory and bookkeeping of one session. Nothing here evaluates tokens. */
 #include "engine/session_state.h"
 
+#include "engine/absorb_device.h"
 #include "engine/prefill_state.h"
 
 #include <string.h>
@@ -70,6 +71,12 @@ lk_status lk_session_enable_absorb(struct lk_session *s, const struct lk_sidecar
     if (status) return status;
     lk_absorb_free(s->absorb); /* empty: the session has no tokens */
     s->absorb = absorb;
+    status = lk_absorb_use_device(absorb, s->model, s->cache, err);
+    if (status) {
+        lk_absorb_free(absorb);
+        s->absorb = NULL;
+        return status;
+    }
     s->cache->evict_hook = (struct lk_evict_hook){lk_absorb_row, absorb};
     return LK_OK;
 }

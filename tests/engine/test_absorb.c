@@ -1,5 +1,6 @@
 /* LESS inside a session: states hold the evicted rows, attention uses them, and training reduces
  * the error. */
+#include "engine/absorb_device.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
 #include "support_model.h"
@@ -90,7 +91,8 @@ static void read_rows(const struct lk_kv *kv, int head, int d, float *x) {
  * attention, so the full cache's serve as reference. */
 static void check_states(struct reader *less, struct reader *full, int sinks, int window,
                          int n_tok) {
-    const struct lk_absorb *a = less->session->absorb;
+    struct lk_absorb *a = less->session->absorb;
+    lk_absorb_fetch(a, false);
     const struct lk_less_shape *s = &a->shape;
     int d = s->d_head;
     float *k = malloc((size_t)n_tok * d * sizeof *k), *v = malloc((size_t)n_tok * d * sizeof *v);

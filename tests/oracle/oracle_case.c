@@ -38,7 +38,7 @@ struct slot {
     int8_t *level[2];             /* [n_layer][CTX] and in which level; -1: nowhere */
     int *n_row[2];                /* [n_layer] rows of the current evaluation */
     struct evicted_rows *gone[2]; /* [n_layer][n_head_kv] by the engine, by the account */
-    struct lk_evict_hook hook;    /* of the session itself */
+    struct lk_evict_hook hook, twin_hook; /* of the sessions themselves */
     struct run *run;
 };
 
@@ -204,8 +204,26 @@ static lk_session *new_session(struct run *run, int recipe, lk_err *err) {
     return lk_session_new(&s, run->model, run->recipe[recipe], &opts, err) == LK_OK ? s : NULL;
 }
 
+/* Every other case lets a device have its own way with evicted rows. */
+static bool hooks_evictions(const struct slot *s) {
+    return !s->session->rows.device || !s->session->absorb || s->run->c->seed % 2;
+}
+
+static void twin_evicts(void *user, int layer, int head, const float *k, const float *v) {
+    const struct lk_evict_hook *hook = user;
+    hook->on_evict(hook->user, layer, head, k, v);
+}
+
+/* The twin goes the same way. */
+static void watch_twin(struct slot *s) {
+    s->twin_hook = s->twin->cache->evict_hook;
+    if (hooks_evictions(s) && s->twin_hook.on_evict)
+        s->twin->cache->evict_hook = (struct lk_evict_hook){twin_evicts, &s->twin_hook};
+}
+
 static void watch(struct slot *s, lk_session *session) {
     session->watch = (struct lk_watch){.on_attention = note_rows, .user = s};
+    if (!hooks_evictions(s)) return;
     s->hook = session->cache->evict_hook;
     session->cache->evict_hook = (struct lk_evict_hook){engine_evicts, s};
 }
@@ -288,6 +306,7 @@ static bool check_evicted(struct slot *s) {
     const struct plain_model *m = s->run->m;
     int d = m->d_head;
     double allowed = s->run->lossy[s->recipe] ? 0.1 : s->run->result.bound;
+    if (!hooks_evictions(s)) return true;
     for (int i = 0; i < m->n_layer * m->n_head_kv; i++) {
         const struct evicted_rows *a = &s->gone[0][i], *b = &s->gone[1][i];
         if (!s->session->cache->kv[i / m->n_head_kv][LK_K].evict) continue;
@@ -624,6 +643,7 @@ static bool save_slot(struct run *run, struct slot *s) {
     if (status == LK_OK) {
         drop_twin(s);
         s->twin = new_session(run, s->recipe, &err);
+        if (s->twin) watch_twin(s);
         status = s->twin ? lk_session_load(s->twin, NULL, path, &err) : LK_E_NOMEM;
         run->result.n_saved++;
         if (status == LK_OK) same_as_twin(s);
