@@ -29,10 +29,10 @@ struct lk_cache {
     struct lk_kv (*kv)[2];  /* [n_layer][K, V] */
     struct lk_evict *evict; /* [n_layer] */
     struct lk_evict_hook evict_hook;
-    struct lk_evict_room *evict_room; /* used while the hook is that of its user; NULL: none */
-    struct lk_latent_store *latents; /* of the shape, or the cache's own; NULL without a sidecar */
-    int d_part[2];                   /* channels of the widest part of K, of V */
-    float *rows[2];                  /* scratch of K, of V (kv.h: rows, out) */
+    struct lk_evict_room *evict_room; /* used while its user has the hook; NULL: none */
+    struct lk_latent_store *latents;  /* of the shape, or the cache's own; NULL without a sidecar */
+    int d_part[2];                    /* channels of the widest part of K, of V */
+    float *rows[2];                   /* scratch of K, of V (kv.h: rows, out) */
     struct {
         uint64_t at; /* [n_row] rows of all heads on their way to the device; 0: none */
         int64_t n_row;

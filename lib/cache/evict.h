@@ -39,8 +39,8 @@ struct lk_evict_hook {
     void *user;
 };
 
-/* Where a device's evicted rows go instead of to the hook, in layers without latents: float [n_layer]
- * [cap][n_head][d_head] of K and of V, in its memory. The moves of a list bring them there. */
+/* Where a device's evicted rows go instead of to the hook, in layers without latents: float
+ * [n_layer][cap][n_head][d_head] of K and of V, in its memory. Moves of a list bring them there. */
 struct lk_evict_room {
     uint64_t at[2];
     int cap;                  /* rows of a layer */

@@ -122,7 +122,7 @@ static bool depends(const struct lk_move *later, const struct lk_move *earlier) 
     if (later->kv != earlier->kv) return false;
     bool same_parts =
         later->first_part < earlier->end_part && earlier->first_part < later->end_part;
-    /* Rows of some heads go out, those of others are replaced. */
+    /* Rows of some heads go out, rows of others are replaced. */
     if (!same_parts && ((later->out && later->from == earlier->to) ||
                         (earlier->out && earlier->from == later->to)))
         return false;

@@ -138,14 +138,14 @@ struct lk_device_functions {
 
     /* After `attend` of the same rows: add the attention weights of a layer's rows to their
      * scores. weigh: [n], no two of which have the same rows and heads. A device that `uses_host`
-     * adds those of the call `host` to scores [rows][n_head_kv], in its memory; last: of the newest
-     * token's queries only. */
+     * adds the weights of the call `host` to scores [rows][n_head_kv], in its memory; last: of the
+     * newest token's queries only. */
     lk_status (*score)(struct lk_device *device, const struct lk_device_weigh *weigh, size_t n,
                        const struct lk_attn *host, bool last, uint64_t scores, lk_err *err);
 
     /* Sums that stand for evicted rows: each command adds its rows to the sums of a layer, and then
-     * attends to them. less: [n], of networks of one shape and of different layers or sequences. Not
-     * called for a device that `uses_host`. */
+     * attends to them. less: [n], of networks of one shape and of different layers or sequences.
+     * Not called for a device that `uses_host`. */
     lk_status (*sum)(struct lk_device *device, const struct lk_device_less *less, size_t n,
                      lk_err *err);
 

@@ -127,6 +127,7 @@ static bool take_memory(struct lk_absorb *a) {
            bytes = state + 2 * rows + a->n_layer * feature * sizeof(float);
     if (!lk_ledger_add(t->ledger, LK_FOR_SCRATCH, bytes)) return false;
     t->bytes = bytes;
+    t->state_bytes = a->n_layer * n_head * head * sizeof(float);
     if (t->device->call->alloc(t->device, bytes, &t->at, NULL)) return false;
     t->room = (struct lk_evict_room){.at = {t->at + state, t->at + state + rows},
                                      .cap = ROOM,
@@ -205,8 +206,7 @@ void lk_absorb_fetch(struct lk_absorb *a, bool changes) {
     struct lk_absorb_device *t = a->there;
     if (!t) return;
     if (!t->here)
-        note(a,
-             t->device->call->download(t->device, a->state, t->at, lk_absorb_saved_bytes(a), NULL));
+        note(a, t->device->call->download(t->device, a->state, t->at, t->state_bytes, NULL));
     t->here = true;
     if (changes) t->there = false;
 }
@@ -214,8 +214,7 @@ void lk_absorb_fetch(struct lk_absorb *a, bool changes) {
 static lk_status send(struct lk_absorb *a) {
     struct lk_absorb_device *t = a->there;
     if (t->there) return LK_OK;
-    lk_status status =
-        t->device->call->upload(t->device, t->at, a->state, lk_absorb_saved_bytes(a), NULL);
+    lk_status status = t->device->call->upload(t->device, t->at, a->state, t->state_bytes, NULL);
     if (!status) t->there = true;
     return status;
 }

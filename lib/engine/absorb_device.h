@@ -1,9 +1,9 @@
 /* Sums of evicted rows (absorb.h) on the device that has a session's rows. Rows that a step evicts
  * are added to the sums there, and queries attend to them there.
  *
- * The sums are also in RAM, and one of the two copies may be older: it is brought up to date when it
- * is needed. Prompts, checkpoints, saved sessions, and hooks of programs work on the one in RAM;
- * steps work on the one on the device. The networks are there once for all sessions of a model. */
+ * The sums are also in RAM, and one of the two copies may be older: it is brought up to date when
+ * it is needed. Prompts, checkpoints, saved sessions, and hooks of programs work on the copy in
+ * RAM; steps work on the other one. The networks are there once for all sessions of a model. */
 #ifndef LK_ENGINE_ABSORB_DEVICE_H
 #define LK_ENGINE_ABSORB_DEVICE_H
 
@@ -19,7 +19,7 @@ struct lk_absorb_device {
     struct lk_cache *cache;
     struct lk_less_copy *networks;
     uint64_t at; /* [bytes] one after another: states, rows of K, of V, their features */
-    size_t bytes;
+    size_t bytes, state_bytes;
     uint64_t partial; /* [n_partial floats] */
     size_t n_partial;
     struct lk_device_less *command; /* [n_layer]; n_row: rows that wait, or 0 */
