@@ -144,7 +144,7 @@ void lk_device_rows_free(struct lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->shifted, rows->n_shifted * sizeof *rows->shifted);
 }
 
-/* Floats of the scores of all rows of a layer after n_tok more tokens, with room to grow. */
+/* Floats of the scores of all rows of all layers after n_tok more tokens: as many for each. */
 static size_t score_floats(const struct lk_cache *cache, int n_tok) {
     size_t max = 0;
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
@@ -152,7 +152,13 @@ static size_t score_floats(const struct lk_cache *cache, int n_tok) {
         size_t n = evict->needs_scores ? (size_t)(evict->n + n_tok) * evict->n_head : 0;
         if (n > max) max = n;
     }
-    return max;
+    return max * (size_t)cache->shape.n_layer;
+}
+
+/* Where the scores of a layer are. */
+static uint64_t scores_at(const struct lk_session *s, int layer) {
+    size_t n = s->rows.scores.n / (size_t)s->cache->shape.n_layer;
+    return s->rows.scores.at + (uint64_t)layer * n * sizeof(float);
 }
 
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err) {
@@ -390,14 +396,26 @@ void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, siz
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
     struct lk_device *device = seq->session->rows.device;
     struct lk_attn call = device_call(seq, attn);
-    uint64_t at = seq->session->rows.scores.at;
+    uint64_t at = scores_at(seq->session, layer_of(seq->session, attn));
     size_t size = (size_t)(attn->k->n_tok - attn->k->first) * attn->n_head_kv * sizeof(float);
     lk_status status = device->call->upload(device, at, seq->attn_scores, size, NULL);
     if (!status)
         status = device->uses_host ? device->call->score(device, NULL, 0, &call, last, at, NULL)
                                    : score_by_commands(seq->session, &call, last, at);
-    if (!status) status = device->call->download(device, seq->attn_scores, at, size, NULL);
     if (status) seq->failed = status;
+}
+
+/* Bring the scores of all layers back, for the policies. */
+static lk_status fetch_scores(struct lk_session *s) {
+    struct lk_device *device = s->rows.device;
+    lk_status status = LK_OK;
+    for (int layer = 0; layer < s->cache->shape.n_layer && !status; layer++) {
+        const struct lk_evict *evict = &s->cache->evict[layer];
+        size_t size = (size_t)evict->n * evict->n_head * sizeof *evict->score;
+        if (s->cache->kv[layer][LK_K].evict && evict->needs_scores)
+            status = device->call->download(device, evict->score, scores_at(s, layer), size, NULL);
+    }
+    return status;
 }
 
 /* ---- aging ---- */
@@ -406,7 +424,7 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
     struct lk_long_list room;
     struct lk_cache *cache = seq->session->cache;
     struct lk_moves *list = lk_moves_start_long(&room, cache, scratch);
-    lk_status status = LK_OK;
+    lk_status status = fetch_scores(seq->session);
     for (int k = 0; k < lk_cache_n_kv(cache) && !status; k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
         if (kv->side == LK_V && kv->evict) continue; /* aged together with K */

@@ -79,7 +79,8 @@ lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_
 enum { LK_DEVICE_CALLS = 64 };
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n);
 
-/* After lk_device_attend in the same layer: add the weights of rows to seq->attn_scores. */
+/* After lk_device_attend in the same layer: add the weights of rows to seq->attn_scores, where they
+ * are when the rows age. */
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last);
 
 /* Age the rows of all layers. scratch: lk_moves_scratch_floats. */
