@@ -264,7 +264,8 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .d_head = hp->d_head,
                            .d_rope = hp->d_rope,
                            .n_value = lk_cache_f16_bytes(&shape, 1) / sizeof(uint16_t),
-                           .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE),
+                           .shared_bytes = lk_ledger_bytes(&model->ledger, LK_FOR_CACHE) +
+                                           lk_ledger_bytes(&model->device_ledger, LK_FOR_CACHE),
                            .n_vocab = hp->n_vocab,
                            .n_ctx_train = hp->n_ctx_train,
                            .n_swa = hp->n_swa,

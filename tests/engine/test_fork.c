@@ -38,14 +38,16 @@ static void continue_both(lk_session *a, lk_session *b, uint64_t seed, int n, co
 /* Bytes that all sessions hold, shared ones once. They must agree with the ledgers. */
 static uint64_t total_bytes(const lk_model *model, lk_session *const *session) {
     uint64_t sum = lk_model_get_info(model).shared_bytes;
-    assert_int_equal(sum, lk_ledger_bytes(&model->ledger, LK_FOR_CACHE));
+    assert_int_equal(sum, lk_ledger_bytes(&model->ledger, LK_FOR_CACHE) +
+                              lk_ledger_bytes(&model->device_ledger, LK_FOR_CACHE));
     for (int i = 0; i < N_FORK; i++) {
         if (!session[i]) continue;
         lk_session_stats s = lk_session_get_stats(session[i]);
         assert_int_equal(s.cache_bytes, s.code_bytes + s.scale_bytes + s.exact_bytes +
                                             s.padding_bytes + s.state_bytes);
         assert_int_equal(s.cache_bytes - s.shared_bytes,
-                         lk_ledger_bytes(&session[i]->ledger, LK_FOR_CACHE));
+                         lk_ledger_bytes(&session[i]->ledger, LK_FOR_CACHE) +
+                             lk_ledger_bytes(&session[i]->rows.ledger, LK_FOR_CACHE));
         sum += s.cache_bytes - s.shared_bytes;
     }
     return sum;
