@@ -142,7 +142,7 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
         const struct lk_pool_class *class = &cache->pool.class[i];
         uint64_t n_slab = (class->n_reserved + class->n_block - 1) / class->n_block;
         n_slab += shape->device != NULL; /* steps hold blocks for rows that will come */
-        slabs += n_slab * class->n_block * class->size;
+        slabs += n_slab * lk_pool_slab_bytes(class);
     }
     uint64_t own, shared;
     lk_latent_levels_estimate(cache, &own, &shared);

@@ -40,7 +40,10 @@ static struct lk_slab *slab_of(const struct lk_pool *pool, lk_block block) {
     return lk_arena_slab(&pool->arena, block >> pool->arena.shift);
 }
 
-static size_t slab_bytes(const struct lk_pool_class *class) { return class->n_block * class->size; }
+size_t lk_pool_slab_bytes(const struct lk_pool_class *class) {
+    enum { LINE = 64 };
+    return (class->n_block * class->size + LINE - 1) / LINE * LINE;
+}
 
 /* Memory of a slab: of the process, or of the device. `ledger`: the one that counts it, the pool's
  * or the common one. */
@@ -114,10 +117,10 @@ static bool add_slab(struct lk_pool *pool, struct lk_pool_class *class) {
             return false;
         class->cap = cap;
     }
-    char *mem = alloc_slab(pool, slab_bytes(class));
+    char *mem = alloc_slab(pool, lk_pool_slab_bytes(class));
     uint32_t number = mem ? take_number(pool) : 0;
     if (!number) {
-        release_slab(pool, pool->slab_ledger, mem, slab_bytes(class));
+        release_slab(pool, pool->slab_ledger, mem, lk_pool_slab_bytes(class));
         return false;
     }
     *lk_arena_slab(&pool->arena, number) =
@@ -144,7 +147,7 @@ static void forget_free_blocks(struct lk_pool *pool, struct lk_pool_class *class
 static void free_slab(struct lk_pool *pool, uint32_t number) {
     struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
     struct lk_pool_class *class = &pool->class[slab->class];
-    release_slab(pool, pool->slab_ledger, slab->mem, slab_bytes(class));
+    release_slab(pool, pool->slab_ledger, slab->mem, lk_pool_slab_bytes(class));
     class->n_slab--;
     class->n_own -= class->n_block;
     give_number(pool, number);
@@ -160,9 +163,9 @@ static bool is_droppable(const struct lk_pool_class *class, const struct lk_slab
 static void release_shared_slab(struct lk_pool *pool, uint32_t number) {
     struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
     struct lk_pool_class *class = &pool->class[slab->class];
-    lk_ledger_return(pool->slab_ledger, slab_bytes(class));
+    lk_ledger_return(pool->slab_ledger, lk_pool_slab_bytes(class));
     if (atomic_fetch_sub(&slab->refs->n_pool, 1) == 1) {
-        release_slab(pool, pool->slab_ledger->common, slab->mem, slab_bytes(class));
+        release_slab(pool, pool->slab_ledger->common, slab->mem, lk_pool_slab_bytes(class));
         lk_release(pool->ledger->common, LK_FOR_CACHE, slab->refs, sizeof *slab->refs);
     }
     class->n_slab--;
@@ -282,7 +285,7 @@ static bool share_slab(struct lk_pool *pool, struct lk_slab *slab) {
     struct lk_ledger *common = pool->ledger->common;
     struct lk_slab_refs *refs = common ? lk_alloc(common, LK_FOR_CACHE, sizeof *refs) : NULL;
     if (!refs) return false;
-    if (!lk_ledger_share(pool->slab_ledger, LK_FOR_CACHE, slab_bytes(class))) {
+    if (!lk_ledger_share(pool->slab_ledger, LK_FOR_CACHE, lk_pool_slab_bytes(class))) {
         lk_release(common, LK_FOR_CACHE, refs, sizeof *refs);
         return false;
     }
@@ -309,7 +312,7 @@ static bool share_slabs(struct lk_pool *pool) {
 static bool join_slab(struct lk_pool *to, uint32_t number, const struct lk_slab *slab,
                       size_t size) {
     struct lk_pool_class *class = find_class(to, size);
-    if (!class || !lk_ledger_borrow(to->slab_ledger, slab_bytes(class))) return false;
+    if (!class || !lk_ledger_borrow(to->slab_ledger, lk_pool_slab_bytes(class))) return false;
     struct lk_slab *own = lk_arena_slab(&to->arena, number);
     *own = *slab;
     own->class = (uint8_t)(class - to->class);
@@ -353,7 +356,7 @@ uint64_t lk_pool_bytes_without(const struct lk_pool *pool, const struct lk_pool 
     for (uint32_t number = 1; number <= pool->n_slab; number++) {
         const struct lk_slab *slab = lk_arena_slab(&pool->arena, number);
         if (slab->refs && !holds_slab(other, number, slab->refs))
-            bytes += slab_bytes(&pool->class[slab->class]);
+            bytes += lk_pool_slab_bytes(&pool->class[slab->class]);
     }
     return bytes;
 }

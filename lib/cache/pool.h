@@ -88,6 +88,9 @@ struct lk_pool_class {
     size_t n_free, cap, n_reserved;
 };
 
+/* Bytes of a slab: whole lines of 64, as ledgers count memory of the process. */
+size_t lk_pool_slab_bytes(const struct lk_pool_class *class);
+
 /* alloc, free, is_shared, is_reusable and make_writable are thread-safe; the others are not. */
 struct lk_pool {
     struct lk_ledger *ledger;
