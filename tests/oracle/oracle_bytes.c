@@ -5,9 +5,7 @@ uint64_t oracle_table_slack(const struct lk_cache *cache) {
     uint64_t slack = 0;
     for (int i = 0; i < cache->pool.n_class; i++) {
         const struct lk_pool_class *class = &cache->pool.class[i];
-        uint64_t slab = class->n_block * class->size;
         slack += ((uint64_t) class->cap * sizeof(lk_block) + 63) / 64 * 64;
-        if (!cache->shape.device) slack += class->n_slab * ((slab + 63) / 64 * 64 - slab);
     }
     for (int i = 0; i < 32 && cache->pool.arena.page[i]; i++)
         slack += ((sizeof(struct lk_slab) << i) + 63) / 64 * 64;
@@ -36,8 +34,8 @@ uint64_t oracle_free_slabs(const struct lk_cache *cache) {
             for (int l = 0; l < kv->n_level; l++)
                 if (kv->level[l].block_bytes == class->size) used += (uint64_t)kv->level[l].n_block;
         }
-        bytes += (class->n_slab - (used + class->n_block - 1) / class->n_block) * class->n_block *
-                 class->size;
+        bytes += (class->n_slab - (used + class->n_block - 1) / class->n_block) *
+                 lk_pool_slab_bytes(class);
     }
     return bytes;
 }
