@@ -112,9 +112,35 @@ static void drop_networks(struct lk_absorb_device *t) {
     pthread_mutex_unlock(&model->device_lock);
 }
 
-/* ---- memory ---- */
+/* ---- rows that wait ---- */
 
-static void take_waiting(void *user) { lk_absorb_take_rows(user); }
+static lk_status send(struct lk_absorb *a) {
+    struct lk_absorb_device *t = a->there;
+    if (t->there) return LK_OK;
+    lk_status status = t->device->call->upload(t->device, t->at, a->state, t->state_bytes, NULL);
+    if (!status) t->there = true;
+    return status;
+}
+
+/* Add the rows that wait to the sums. */
+static void take_rows(void *user) {
+    struct lk_absorb *a = user;
+    struct lk_absorb_device *t = a->there;
+    bool any = false;
+    for (int layer = 0; layer < a->n_layer; layer++) {
+        any |= t->room.n[layer] > 0;
+        t->command[layer].n_row = t->room.n[layer];
+        t->command[layer].n_tok = 0;
+        t->room.n[layer] = 0;
+    }
+    if (!any) return;
+    lk_status status = send(a);
+    if (!status) status = t->device->call->sum(t->device, t->command, (size_t)a->n_layer, NULL);
+    t->here = false;
+    note(a, status);
+}
+
+/* ---- memory ---- */
 
 /* Where the states and rows of the layers are: one range of memory. */
 static bool take_memory(struct lk_absorb *a) {
@@ -132,7 +158,7 @@ static bool take_memory(struct lk_absorb *a) {
     t->room = (struct lk_evict_room){.at = {t->at + state, t->at + state + rows},
                                      .cap = ROOM,
                                      .n = t->room.n,
-                                     .take = take_waiting,
+                                     .take = take_rows,
                                      .user = a};
     for (int layer = 0; layer < a->n_layer; layer++) {
         struct lk_device_less *c = &t->command[layer];
@@ -211,14 +237,6 @@ void lk_absorb_fetch(struct lk_absorb *a, bool changes) {
     if (changes) t->there = false;
 }
 
-static lk_status send(struct lk_absorb *a) {
-    struct lk_absorb_device *t = a->there;
-    if (t->there) return LK_OK;
-    lk_status status = t->device->call->upload(t->device, t->at, a->state, t->state_bytes, NULL);
-    if (!status) t->there = true;
-    return status;
-}
-
 lk_status lk_absorb_attend_there(struct lk_absorb *a, int layer, uint64_t q, int n_tok) {
     struct lk_absorb_device *t = a->there;
     struct lk_device_less c = t->command[layer];
@@ -228,20 +246,4 @@ lk_status lk_absorb_attend_there(struct lk_absorb *a, int layer, uint64_t q, int
     if (!status) status = t->device->call->sum(t->device, &c, 1, NULL);
     return status ? status
                   : t->device->call->download(t->device, a->partial, t->partial, size, NULL);
-}
-
-void lk_absorb_take_rows(struct lk_absorb *a) {
-    struct lk_absorb_device *t = a->there;
-    bool any = false;
-    for (int layer = 0; layer < a->n_layer; layer++) {
-        any |= t->room.n[layer] > 0;
-        t->command[layer].n_row = t->room.n[layer];
-        t->command[layer].n_tok = 0;
-        t->room.n[layer] = 0;
-    }
-    if (!any) return;
-    lk_status status = send(a);
-    if (!status) status = t->device->call->sum(t->device, t->command, (size_t)a->n_layer, NULL);
-    t->here = false;
-    note(a, status);
 }

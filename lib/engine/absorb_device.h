@@ -54,7 +54,4 @@ lk_status lk_absorb_reserve_there(struct lk_absorb *absorb, int n_tok);
 /* As lk_absorb_attend, by the device. q: address there. */
 lk_status lk_absorb_attend_there(struct lk_absorb *absorb, int layer, uint64_t q, int n_tok);
 
-/* Add the rows that wait to the sums. */
-void lk_absorb_take_rows(struct lk_absorb *absorb);
-
 #endif

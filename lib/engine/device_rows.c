@@ -431,8 +431,7 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
         status = lk_cache_age_by(list, k / 2, kv->side, NULL);
     }
     lk_moves_run(list);
-    if (seq->session->absorb && seq->session->absorb->there)
-        lk_absorb_take_rows(seq->session->absorb);
+    if (cache->evict_room) cache->evict_room->take(cache->evict_room->user);
     if (status) seq->failed = status;
 }
 

@@ -39,6 +39,7 @@ struct slot {
     int *n_row[2];                /* [n_layer] rows of the current evaluation */
     struct evicted_rows *gone[2]; /* [n_layer][n_head_kv] by the engine, by the account */
     struct lk_evict_hook hook, twin_hook; /* of the sessions themselves */
+    struct lk_evict_room room;            /* of the session itself */
     struct run *run;
 };
 
@@ -204,9 +205,31 @@ static lk_session *new_session(struct run *run, int recipe, lk_err *err) {
     return lk_session_new(&s, run->model, run->recipe[recipe], &opts, err) == LK_OK ? s : NULL;
 }
 
-/* Every other case lets a device have its own way with evicted rows. */
-static bool hooks_evictions(const struct slot *s) {
-    return !s->session->rows.device || !s->session->absorb || s->run->c->seed % 2;
+/* In every other case evicted rows stay on the device, if it has a room for them. */
+static bool uses_room(const struct slot *s) {
+    return s->session->cache->evict_room && s->run->c->seed % 2 == 0;
+}
+
+/* Note the rows that are in the room, before the session takes them. */
+static void take_room(void *user) {
+    struct slot *s = user;
+    struct lk_device *device = s->session->rows.device;
+    int n_head = s->run->m->n_head_kv, d = s->run->m->d_head;
+    size_t n = (size_t)s->room.cap * width_of(s->run), bytes = n * sizeof(float);
+    float *k = malloc(bytes), *v = malloc(bytes);
+    for (int layer = 0; layer < s->session->cache->shape.n_layer; layer++) {
+        uint64_t at = layer * bytes;
+        if (s->room.n[layer] == 0) continue;
+        if (device->call->download(device, k, s->room.at[LK_K] + at, bytes, NULL) ||
+            device->call->download(device, v, s->room.at[LK_V] + at, bytes, NULL))
+            fail(s->run, "evicted rows cannot be read");
+        for (int i = 0; i < s->room.n[layer] * n_head; i++)
+            add_evicted(&s->gone[0][layer * n_head + i % n_head], d, -1, k + (size_t)i * d,
+                        v + (size_t)i * d);
+    }
+    free(k);
+    free(v);
+    s->room.take(s->room.user);
 }
 
 static void twin_evicts(void *user, int layer, int head, const float *k, const float *v) {
@@ -217,15 +240,19 @@ static void twin_evicts(void *user, int layer, int head, const float *k, const f
 /* The twin goes the same way. */
 static void watch_twin(struct slot *s) {
     s->twin_hook = s->twin->cache->evict_hook;
-    if (hooks_evictions(s) && s->twin_hook.on_evict)
+    if (!uses_room(s) && s->twin_hook.on_evict)
         s->twin->cache->evict_hook = (struct lk_evict_hook){twin_evicts, &s->twin_hook};
 }
 
 static void watch(struct slot *s, lk_session *session) {
     session->watch = (struct lk_watch){.on_attention = note_rows, .user = s};
-    if (!hooks_evictions(s)) return;
     s->hook = session->cache->evict_hook;
     session->cache->evict_hook = (struct lk_evict_hook){engine_evicts, s};
+    if (!uses_room(s)) return;
+    struct lk_evict_room *room = session->cache->evict_room;
+    s->room = *room;
+    room->take = take_room;
+    room->user = s;
 }
 
 static bool open_slot(struct run *run, int i, int recipe, lk_err *err) {
@@ -306,7 +333,6 @@ static bool check_evicted(struct slot *s) {
     const struct plain_model *m = s->run->m;
     int d = m->d_head;
     double allowed = s->run->lossy[s->recipe] ? 0.1 : s->run->result.bound;
-    if (!hooks_evictions(s)) return true;
     for (int i = 0; i < m->n_layer * m->n_head_kv; i++) {
         const struct evicted_rows *a = &s->gone[0][i], *b = &s->gone[1][i];
         if (!s->session->cache->kv[i / m->n_head_kv][LK_K].evict) continue;
