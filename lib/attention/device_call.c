@@ -407,7 +407,7 @@ void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piec
         .q = queries_at(attn, false, piece->token),
         .q_shifted = lk_attn_device_shifts(attn) ? queries_at(attn, true, piece->token) : 0,
         .out = results_at(attn, piece->token),
-        .partial = attn->out ? 0 : partials_at(attn, piece->range, piece->token),
+        .partial = attn->partial ? partials_at(attn, piece->range, piece->token) : 0,
         .sink = attn->out ? packet->sink : 0,
         .k_sigma = uses_sigma(attn, LK_K, piece->range) ? packet->sigma[LK_K] : 0,
         .v_sigma = uses_sigma(attn, LK_V, piece->range) ? packet->sigma[LK_V] : 0,

@@ -508,16 +508,16 @@ template <int D> WF void attend_write(const attend_place &p, int i, attend_colum
     int head = attend_head(p, i);
     size_t row = (size_t)attend_token(p, i) * a.n_head + head, d = (size_t)a.d_head;
     M one = lane_id() < 1u;
-    if (!a.out) {
+    if (a.partial) {
         float *to = (float *)a.partial + row * (d + 2);
         F max = self(x.max > ATTEND_NONE / 2, x.max * (1 / ATTEND_LOG2E), splatf(-INFINITY));
-        for (int j = 0; j < D / 32; j++) {
+        for (int j = 0; j < D / 32 && !a.out; j++) {
             U c = lane_id() + (uint32_t)(32 * j);
             stgf_if(c < (uint32_t)d, to, c, x.acc[j]);
         }
         stgf_if(one, to, splat((uint32_t)d), max);
         stgf_if(one, to, splat((uint32_t)d + 1), x.sum);
-        return;
+        if (!a.out) return;
     }
     for (int e = 0; e < a.n_extra; e++) {
         const float *from =

@@ -76,7 +76,8 @@ struct lk_device_attend {
     uint64_t q;         /* f32 [n_tok][n_head][d_head + d_rope] */
     uint64_t q_shifted; /* the same, rotated back for sinks that shift (cache/rope.h), or 0 */
     uint64_t out;       /* f32 [n_tok][n_head][d_head], or 0 */
-    uint64_t partial;   /* without `out`: f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m and l */
+    uint64_t partial;   /* f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m and l; with `out`: m
+                           and l only, without `extra` and `sink`, or 0 */
     uint64_t extra;     /* f32 [n_extra] of such partials, which `out` includes */
     uint64_t k_sigma;   /* f32 [n_head_kv][channels]: of all rotated levels of K, or 0: of none */
     uint64_t v_sigma;   /* the same of V */

@@ -142,23 +142,52 @@ void lk_device_rows_free(struct lk_session *s) {
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->command, rows->n_command * sizeof *rows->command);
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->weigh, rows->n_weigh * sizeof *rows->weigh);
     lk_release(&s->ledger, LK_FOR_SCRATCH, rows->shifted, rows->n_shifted * sizeof *rows->shifted);
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->added, rows->n_added * sizeof *rows->added);
 }
 
-/* Floats of the scores of all rows of all layers after n_tok more tokens: as many for each. */
-static size_t score_floats(const struct lk_cache *cache, int n_tok) {
+bool lk_device_needs_scores(const struct lk_session *s) {
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
+        if (s->cache->evict[layer].needs_scores) return true;
+    return false;
+}
+
+/* Floats of the scores of a layer's rows, in any layer: after n_tok more tokens, and of as many rows
+ * as the cache has reserved. */
+static size_t score_floats(const struct lk_cache *cache, int n_tok, size_t *reserved) {
     size_t max = 0;
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_evict *evict = &cache->evict[layer];
-        size_t n = evict->needs_scores ? (size_t)(evict->n + n_tok) * evict->n_head : 0;
+        if (!evict->needs_scores) continue;
+        size_t n = (size_t)(evict->n + n_tok) * evict->n_head,
+               cap = (size_t)evict->cap_score * evict->n_head;
         if (n > max) max = n;
+        if (*reserved < max) *reserved = max;
+        if (*reserved < cap) *reserved = cap;
     }
-    return max * (size_t)cache->shape.n_layer;
+    return max;
 }
 
-/* Where the scores of a layer are. */
-static uint64_t scores_at(const struct lk_session *s, int layer) {
-    size_t n = s->rows.scores.n / (size_t)s->cache->shape.n_layer;
-    return s->rows.scores.at + (uint64_t)layer * n * sizeof(float);
+bool lk_device_reserve_scores(struct lk_session *s, int n_tok) {
+    struct lk_session_rows *rows = &s->rows;
+    struct lk_device *device = rows->device;
+    size_t n_layer = device && device->uses_host ? 1 : (size_t)s->cache->shape.n_layer, n = 0;
+    rows->score_stride = score_floats(s->cache, n_tok, &n);
+    n *= n_layer;
+    if (!device || n == 0) return true;
+    if (!grow_buffer(rows, &rows->scores, n)) return false;
+    if (device->uses_host || n <= rows->n_added) return true;
+    lk_release(&s->ledger, LK_FOR_SCRATCH, rows->added, rows->n_added * sizeof *rows->added);
+    rows->added = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n * sizeof *rows->added);
+    rows->n_added = rows->added ? n : 0;
+    return rows->added;
+}
+
+/* Forget what an earlier pass has added to scores. */
+static bool clear_scores(struct lk_session *s) {
+    struct lk_device *device = s->rows.device;
+    size_t size = (size_t)s->cache->shape.n_layer * s->rows.score_stride * sizeof(float);
+    if (size == 0 || device->uses_host) return true;
+    return !device->call->clear(device, s->rows.scores.at, size, NULL);
 }
 
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err) {
@@ -167,11 +196,10 @@ lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_
     struct lk_session_rows *rows = &s->rows;
     int d = hp->d_head + hp->d_rope;
     if (hp->d_head_swa > d) d = hp->d_head_swa;
-    size_t n_score = score_floats(s->cache, seq->n_tok);
-    if (n_score > rows->scores.n) n_score += n_score / 8;
     size_t n_q = (size_t)seq->n_tok * hp->n_head * d;
     if (grow_buffer(rows, &rows->q, 2 * n_q) && /* 2: rotated back, too */
-        grow_buffer(rows, &rows->partial, n_partial) && grow_buffer(rows, &rows->scores, n_score))
+        grow_buffer(rows, &rows->partial, n_partial) && lk_device_reserve_scores(s, seq->n_tok) &&
+        clear_scores(s))
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory of %s for the attention of %d tokens",
                    rows->device->name, seq->n_tok);
@@ -387,33 +415,59 @@ static lk_status attend_from_ram(struct lk_seq *const *seq, const struct lk_attn
     return status;
 }
 
+/* Attend with queries on the device, and leave results there; for scores, maxima and sums too. */
+static lk_status attend_there(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
+    struct lk_attn call[LK_DEVICE_CALLS];
+    for (size_t i = 0; i < n; i++) {
+        const struct lk_session *s = seq[i]->session;
+        bool scored = s->cache->evict[layer_of(s, &attn[i])].needs_scores;
+        call[i] = attn[i];
+        call[i].partial = scored ? address(s->rows.partial.at) : NULL;
+    }
+    return attend_by_commands(seq, call, n);
+}
+
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
-    lk_status status =
-        attn[0].out ? attend_by_commands(seq, attn, n) : attend_from_ram(seq, attn, n);
+    lk_status status = attn[0].out ? attend_there(seq, attn, n) : attend_from_ram(seq, attn, n);
     for (size_t i = 0; i < n && status; i++) seq[i]->failed = status;
 }
 
-void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
+/* By a device that computes on the CPU: bit for bit as in RAM. */
+static lk_status score_by_host(const struct lk_seq *seq, const struct lk_attn *call, bool last) {
     struct lk_device *device = seq->session->rows.device;
-    struct lk_attn call = device_call(seq, attn);
-    uint64_t at = scores_at(seq->session, layer_of(seq->session, attn));
-    size_t size = (size_t)(attn->k->n_tok - attn->k->first) * attn->n_head_kv * sizeof(float);
+    uint64_t at = seq->session->rows.scores.at;
+    size_t size = (size_t)(call->k->n_tok - call->k->first) * call->n_head_kv * sizeof(float);
     lk_status status = device->call->upload(device, at, seq->attn_scores, size, NULL);
-    if (!status)
-        status = device->uses_host ? device->call->score(device, NULL, 0, &call, last, at, NULL)
-                                   : score_by_commands(seq->session, &call, last, at);
+    if (!status) status = device->call->score(device, NULL, 0, call, last, at, NULL);
+    return status ? status : device->call->download(device, seq->attn_scores, at, size, NULL);
+}
+
+void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
+    struct lk_session *s = seq->session;
+    struct lk_attn call = *attn;
+    call.partial = address(s->rows.partial.at);
+    if (!attn->out) call.q = address(s->rows.q.at);
+    size_t before = (size_t)layer_of(s, attn) * s->rows.score_stride * sizeof(float);
+    lk_status status = s->rows.device->uses_host
+                           ? score_by_host(seq, &call, last)
+                           : score_by_commands(s, &call, last, s->rows.scores.at + before);
     if (status) seq->failed = status;
 }
 
-/* Bring the scores of all layers back, for the policies. */
+/* Add what the pass has left to the scores of all layers. */
 static lk_status fetch_scores(struct lk_session *s) {
-    struct lk_device *device = s->rows.device;
-    lk_status status = LK_OK;
-    for (int layer = 0; layer < s->cache->shape.n_layer && !status; layer++) {
-        const struct lk_evict *evict = &s->cache->evict[layer];
-        size_t size = (size_t)evict->n * evict->n_head * sizeof *evict->score;
-        if (s->cache->kv[layer][LK_K].evict && evict->needs_scores)
-            status = device->call->download(device, evict->score, scores_at(s, layer), size, NULL);
+    struct lk_session_rows *rows = &s->rows;
+    const struct lk_cache *cache = s->cache;
+    size_t size = (size_t)cache->shape.n_layer * rows->score_stride * sizeof(float);
+    if (size == 0 || rows->device->uses_host) return LK_OK;
+    lk_status status =
+        rows->device->call->download(rows->device, rows->added, rows->scores.at, size, NULL);
+    for (int layer = 0; layer < cache->shape.n_layer && !status; layer++) {
+        const struct lk_evict *evict = &cache->evict[layer];
+        const float *added = rows->added + (size_t)layer * rows->score_stride;
+        bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
+        size_t n = evict->needs_scores ? (size_t)evict->n * evict->n_head : 0;
+        for (size_t i = 0; i < n; i++) evict->score[i] = added[i] + (last ? 0 : evict->score[i]);
     }
     return status;
 }
@@ -435,7 +489,7 @@ void lk_device_age(struct lk_seq *seq, float *scratch) {
     if (status) seq->failed = status;
 }
 
-void lk_device_finish(struct lk_seq *seq, bool aged, float *scratch) {
+void lk_device_finish(struct lk_seq *seq, float *scratch, bool aged) {
     if (!aged) lk_device_age(seq, scratch);
     lk_status fault = lk_device_settle(seq->session, NULL);
     if (fault && !seq->failed) seq->failed = fault;

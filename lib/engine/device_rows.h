@@ -28,7 +28,13 @@ struct lk_device_buffer {
 struct lk_session_rows {
     struct lk_device *device; /* NULL: the rows are in RAM */
     struct lk_ledger ledger;  /* of its memory that the session uses */
-    struct lk_device_buffer q, partial, scores;
+    struct lk_device_buffer q, partial;
+    /* What a pass adds to the scores of a layer's rows. If the device takes commands, of all layers:
+     * [n_layer][score_stride], there and then in RAM. */
+    struct lk_device_buffer scores;
+    size_t score_stride;
+    float *added; /* [n_added] */
+    size_t n_added;
     /* Of a device that takes commands: the packets of the layers' calls (attention/device_call.h),
      * room to make one, and the commands of a pass whose first sequence is the session's. */
     struct lk_layer_packet *packet; /* [n_packet] */
@@ -73,21 +79,28 @@ size_t lk_device_partial_floats(const struct lk_session *session, int n_tok);
 /* Memory for a pass of the sequence: queries, partials of n_partial floats, scores. LK_E_NOMEM. */
 lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_err *err);
 
+/* Memory for the scores that policies need, of n_tok more tokens than now and of all rows that the
+ * cache has reserved memory for. False without memory. */
+bool lk_device_reserve_scores(struct lk_session *session, int n_tok);
+
 /* Attend: attn[i] is the call of sequence seq[i], all on the same device. n <= LK_DEVICE_CALLS.
  * Partials come to attn[i].partial; if the calls have `out`, q and out are in the device's memory
  * and nothing comes. A sequence that cannot attend is marked as failed. */
 enum { LK_DEVICE_CALLS = 64 };
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n);
 
-/* After lk_device_attend in the same layer: add the weights of rows to seq->attn_scores, where they
- * are when the rows age. */
+/* Do policies need scores of the session's rows? */
+bool lk_device_needs_scores(const struct lk_session *session);
+
+/* After lk_device_attend in the same layer: add the weights of rows to their scores. They come to
+ * the policies (lk_evict) when the rows age. Partials are where lk_device_attend left them. */
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last);
 
 /* Age the rows of all layers. scratch: lk_moves_scratch_floats. */
 void lk_device_age(struct lk_seq *seq, float *scratch);
 
 /* The end of a pass: the same unless they are aged, and wait for the device. */
-void lk_device_finish(struct lk_seq *seq, bool aged, float *scratch);
+void lk_device_finish(struct lk_seq *seq, float *scratch, bool aged);
 
 /* Wait until the session's rows on its device are as the host has ordered. LK_E_NOMEM or LK_E_IO if
  * a command has failed: the rows are not to be used then. */

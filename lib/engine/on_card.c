@@ -21,9 +21,7 @@ static bool is_read_here(const struct lk_seq *seq) {
     for (int layer = 0; layer < s->cache->shape.n_layer; layer++) {
         const struct lk_kv *kv = s->cache->kv[layer];
         struct lk_attn attn = {.k = &kv[LK_K], .v = &kv[LK_V]};
-        if (s->cache->evict[layer].needs_scores || lk_attn_device_ranges(&attn) > 1 ||
-            lk_attn_device_shifts(&attn))
-            return true;
+        if (lk_attn_device_ranges(&attn) > 1 || lk_attn_device_shifts(&attn)) return true;
         for (int i = 0; i < kv[LK_K].n_level; i++)
             if (kv[LK_K].level[i].basis) return true;
         for (int i = 0; i < kv[LK_V].n_level; i++)
@@ -85,6 +83,15 @@ static lk_status store(const struct lk_layer_job *job, size_t i) {
     return status;
 }
 
+/* Scores of rows for a policy. */
+static void score(const struct lk_layer_job *job, size_t i) {
+    struct lk_seq *seq = &job->pass->seq[i];
+    const struct lk_evict *evict = &seq->session->cache->evict[job->index];
+    struct lk_attn call = lk_pass_seq_attn(job, i, job->q, job->out);
+    bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
+    if (job->stores && evict->needs_scores && !seq->failed) lk_device_score(seq, &call, last);
+}
+
 static void issue_attention(void *user) {
     struct lk_layer_job *job = user;
     struct lk_pass *pass = job->pass;
@@ -95,6 +102,7 @@ static void issue_attention(void *user) {
         if (status) pass->seq[i].failed = status;
     }
     lk_pass_attend_on_devices(job, job->q, job->out);
+    for (size_t i = 0; i < pass->n_seq; i++) score(job, i);
     for (size_t i = 0; i < pass->n_seq; i++) { /* no NaN for the other rows' experts */
         struct lk_attn call = lk_pass_seq_attn(job, i, NULL, job->out);
         size_t size = (size_t)call.n_tok * call.n_head * call.d_head * sizeof(float);
@@ -130,7 +138,8 @@ static void issue_aging(void *user) {
     struct lk_pass *pass = user;
     follow(pass, true);
     for (size_t i = 0; i < pass->n_seq; i++)
-        if (!pass->seq[i].failed) lk_device_age(&pass->seq[i], pass->attn.scratch);
+        if (!pass->seq[i].failed && !lk_device_needs_scores(pass->seq[i].session))
+            lk_device_age(&pass->seq[i], pass->attn.scratch);
     follow(pass, false);
 }
 

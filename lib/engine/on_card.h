@@ -4,7 +4,8 @@
  *   pre      leaves q, k and v on the device
  *   store    moves whose source they are
  *   attend   reads q where it is, and writes the operand of `post`
- *   age      commands too, before the logits come to the host
+ *   age      commands too, before the logits come to the host; if a policy needs scores, after
+ *            that: the host chooses
  *
  * so that a pass brings tokens' embeddings to the device and logits back, and the host waits once,
  * at the end. Commands follow ggml's stream (device/device.h). They are issued in pieces of the
@@ -17,8 +18,7 @@
 #include "engine/pass.h"
 
 /* Can the pass be on one card? Not if the host needs queries or partials: for sums of evicted rows,
- * attention scores of policies, latents, sinks that shift, levels with and without sigma on one
- * side, and watches. */
+ * latents, sinks that shift, levels with and without sigma on one side, and watches. */
 bool lk_pass_on_card(const struct lk_pass *pass);
 
 /* Is a layer's attention on the card, in such a pass? */
@@ -32,7 +32,7 @@ void lk_card_token_inputs(struct lk_pass *pass);
 struct ggml_tensor *lk_card_attention(struct lk_graph *graph, struct lk_layer_job *job,
                                       struct lk_qkv *pre);
 
-/* After all layers: commands that age the rows. */
+/* After all layers: commands that age the rows, except those of policies that need scores. */
 void lk_card_age(struct lk_pass *pass);
 
 #endif

@@ -302,7 +302,8 @@ static void age_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) 
     }
     for (size_t i = (size_t)ith; i < pass->n_seq; i += (size_t)nth)
         if (!pass->seq[i].failed && pass->seq[i].session->rows.device)
-            lk_device_finish(&pass->seq[i], pass->graph.on_card, scratch);
+            lk_device_finish(&pass->seq[i], scratch,
+                             pass->graph.on_card && !lk_device_needs_scores(pass->seq[i].session));
 }
 
 /* True if any layer of any sequence has a policy that needs attention scores. */

@@ -168,7 +168,10 @@ void lk_session_free(lk_session *s) {
 static lk_status run_reserve(struct lk_op *op, lk_err *err) {
     lk_session_drop_suspended(op->session);
     size_t left = op->session->opts.n_ctx - op->session->n_tok;
-    return lk_cache_reserve(op->session->cache, op->n < left ? op->n : left, err);
+    lk_status status = lk_cache_reserve(op->session->cache, op->n < left ? op->n : left, err);
+    if (!status && !lk_device_reserve_scores(op->session, 0))
+        return lk_fail(err, LK_E_NOMEM, "out of memory for the scores of rows");
+    return status;
 }
 
 lk_status lk_session_reserve(lk_session *s, size_t n_tok, lk_err *err) {

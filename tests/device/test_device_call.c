@@ -45,22 +45,26 @@ static void attend_here(struct lk_attn a, float *out) {
     free(a.partial), free(a.scratch);
 }
 
-/* The same by the device, LK_DEVICE_TOKENS tokens at a time. whole: it leaves the result; else the
- * ranges are joined here. */
-static void attend_there(struct lk_device *device, struct lk_attn a, bool whole, float *out) {
+/* The same by the device, LK_DEVICE_TOKENS tokens at a time. whole: it leaves the result, and the
+ * maximum and sum of each softmax; else the ranges are joined here. sums [n_tok][n_head][2]: maximum
+ * and sum of the first range. */
+static void attend_there(struct lk_device *device, struct lk_attn a, bool whole, float *out,
+                         float *sums) {
     int n_range = lk_attn_device_ranges(&a);
     size_t n_q = (size_t)a.n_tok * a.n_head * a.d_head;
     size_t bytes = (size_t)n_range * a.n_tok * a.n_head * (a.d_head + LK_ATTN_SUMS) * sizeof(float);
-    uint64_t partial, q;
+    uint64_t partial, result, q;
     float *here = malloc(bytes), *queries = malloc(2 * n_q * sizeof *queries);
     memcpy(queries, a.q, n_q * sizeof *queries);
     if (lk_attn_device_shifts(&a)) lk_attn_shift_queries(&a, queries + n_q);
     assert_int_equal(device->call->alloc(device, bytes, &partial, NULL), LK_OK);
+    assert_int_equal(device->call->alloc(device, n_q * sizeof(float), &result, NULL), LK_OK);
     assert_int_equal(device->call->alloc(device, 2 * n_q * sizeof(float), &q, NULL), LK_OK);
     assert_int_equal(device->call->upload(device, q, queries, 2 * n_q * sizeof(float), NULL),
                      LK_OK);
     a.q = (float *)(uintptr_t)q;
-    *(whole ? &a.out : &a.partial) = (float *)(uintptr_t)partial;
+    a.partial = (float *)(uintptr_t)partial;
+    a.out = whole ? (float *)(uintptr_t)result : NULL;
     for (int t = 0; t < a.n_tok; t += LK_DEVICE_TOKENS)
         for (int range = 0; range < n_range; range++) {
             struct lk_device_attend call;
@@ -81,12 +85,17 @@ static void attend_there(struct lk_device *device, struct lk_attn a, bool whole,
             free(packet);
         }
     assert_int_equal(device->call->download(device, here, partial, bytes, NULL), LK_OK);
+    for (int i = 0; i < a.n_tok * a.n_head; i++)
+        memcpy(sums + 2 * i, here + (size_t)i * (a.d_head + LK_ATTN_SUMS) + a.d_head,
+               2 * sizeof *sums);
     a.partial = here, a.out = out, a.n_thread = 1;
     if (whole)
-        memcpy(out, here, n_q * sizeof *out);
+        assert_int_equal(device->call->download(device, out, result, n_q * sizeof *out, NULL),
+                         LK_OK);
     else
         lk_attn_combine(&a, n_range, 0, 1);
     device->call->free(device, partial, bytes);
+    device->call->free(device, result, n_q * sizeof(float));
     device->call->free(device, q, 2 * n_q * sizeof(float));
     free(here), free(queries);
 }
@@ -143,12 +152,15 @@ static void check(struct lk_device *device, const struct setup *s, unsigned seed
         float *want = malloc(n_out * sizeof *want), *got = malloc(n_out * sizeof *got);
         assert_null(lk_attn_device_refuses(&a));
         attend_here(a, want);
+        size_t n_sum = 2 * (size_t)a.n_tok * a.n_head;
+        float *sums = malloc(2 * n_sum * sizeof *sums);
         for (int whole = 0; whole < (lk_attn_device_ranges(&a) > 1 ? 1 : 2); whole++) {
-            attend_there(device, a, whole, got);
+            attend_there(device, a, whole, got, sums + whole * n_sum);
             double error = nmse(got, want, n_out);
             if (!(error < 1e-6)) fail_msg("%s, %d rows: NMSE %.2e", s->recipe, done, error);
+            if (whole) assert_memory_equal(sums, sums + n_sum, n_sum * sizeof *sums);
         }
-        free(want), free(got);
+        free(want), free(got), free(sums);
         for (int side = 0; side < 2; side++)
             assert_int_equal(lk_cache_age(cache, 0, side, NULL), LK_OK);
     }

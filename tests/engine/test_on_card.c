@@ -76,12 +76,19 @@ static void logits_are_those_of_ram(void **state) {
 /* Kernels that leave a result round otherwise than those that leave partials, so codes of later
  * layers' rows may be their neighbors. */
 static void recipes_are_those_of_ram(void **state) {
-    static const char *const recipes[] = {"best-3", "kivi-2", "trellis-2", "lambda",
-                                          "eager; sink 4: f16; body: rot3; window 32: rot8"};
+    static const char *const recipes[] = {"best-3",
+                                          "kivi-2",
+                                          "trellis-2",
+                                          "lambda",
+                                          "eager; sink 4: f16; body: rot3; window 32: rot8",
+                                          "sink 4: f16; keep 160 by h2o: rot4; window 32: f16",
+                                          "keep 96 by tova: f16; window 20: f16"};
     (void)state;
     need_card();
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        assert_true(compare(tiny_preset("llama"), recipes[i], i == 0, 1e-9));
+        assert_true(compare(tiny_preset("llama"), recipes[i], i == 0 || i == 5, 1e-9));
+    /* Of layers that share rows, one counts. */
+    assert_true(compare(tiny_preset("gemma4"), "keep 96 by h2o: f16; window 20: f16", true, 1e-9));
 }
 
 /* ---- what crosses RAM ---- */
@@ -105,11 +112,10 @@ static lk_status sync(struct lk_device *d, lk_err *err) {
 }
 
 /* The sessions of a batch on a card: a step brings tokens and positions there, and logits back, and
- * waits at its end. Tables of blocks go there when blocks come. */
-static void a_step_stays_on_the_card(void **state) {
+ * waits at its end. Tables of blocks go there when blocks come. n_download: per session and step.
+ */
+static void check_step(const char *text, int n_download) {
     enum { CTX = 512, PROMPT = 300, STEPS = 64, N = 2 };
-    (void)state;
-    need_card();
     for (int n = 1; n <= N; n++) {
         struct tiny_spec spec = *tiny_preset("llama");
         spec.n_layer = 6;
@@ -125,7 +131,7 @@ static void a_step_stays_on_the_card(void **state) {
         random_tokens(tok, CTX, model, 3);
         assert_int_equal(lk_batch_new(&batch, model, NULL), LK_OK);
         for (int i = 0; i < n; i++) {
-            s[i] = open_session(model, "best-3", CTX, &recipe[i]);
+            s[i] = open_session(model, text, CTX, &recipe[i]);
             if (lk_session_sync(s[i], tok, PROMPT, NULL, &err)) fail_msg("%s", err.msg);
         }
         struct lk_device_functions counting = calls.real = *s[0]->rows.device->call;
@@ -146,7 +152,7 @@ static void a_step_stays_on_the_card(void **state) {
             assert_int_equal(copies.n_set, 2);
             assert_int_equal(copies.n_wait, 1);
         }
-        assert_int_equal(calls.n_download, 0);
+        assert_int_equal(calls.n_download, n_download * n * STEPS);
         assert_int_equal(calls.n_sync, n * STEPS); /* after the wait: nothing is left to do */
         /* Tables and channel statistics, when rows age. */
         assert_true(calls.n_upload <= 4 * n * spec.n_layer);
@@ -158,6 +164,14 @@ static void a_step_stays_on_the_card(void **state) {
         }
         lk_model_free(model);
     }
+}
+
+static void a_step_stays_on_the_card(void **state) {
+    (void)state;
+    need_card();
+    check_step("best-3", 0);
+    /* The scores of all layers. */
+    check_step("sink 4: f16; keep 160 by h2o: rot4; window 32: f16", 1);
 }
 
 int main(void) {

@@ -108,6 +108,33 @@ static void long_prompts_equal_steps(void **state) {
     lk_model_free(model);
 }
 
+/* A policy counts the attention of the layer that stores the rows: each query gives weights whose sum
+ * is 1. */
+static void scores_are_of_the_first_layer(void **state) {
+    enum { STEPS = 40 };
+    const struct tiny_spec *spec = tiny_preset("gemma4");
+    lk_model *model = open_preset("gemma4", CTX, 1);
+    lk_recipe *recipe;
+    lk_session *s = open_session(model, "keep 128 by h2o: f16; window 16: f16", CTX, &recipe);
+    int32_t tok[CTX];
+    int n_scored = 0;
+    random_tokens(tok, CTX, model, 4);
+    for (int i = 0; i < STEPS; i += 1 + (i == 8)) /* two tokens at once, too */
+        assert_int_equal(lk_session_eval(s, tok + i, 1 + (i == 8), false, NULL), LK_OK);
+    for (int layer = 0; layer < s->cache->shape.n_layer; layer++) {
+        const struct lk_evict *evict = &s->cache->evict[layer];
+        double sum = 0;
+        if (!evict->needs_scores) continue;
+        for (int64_t i = 0; i < evict->n * evict->n_head; i++) sum += evict->score[i];
+        assert_float_equal(sum, spec->n_head * STEPS, 1e-2);
+        n_scored++;
+    }
+    assert_true(n_scored > 0);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 static void what_needs_plain_projections_is_refused(void **state) {
     lk_model *model = open_preset("gemma4", CTX, 1);
     lk_compress *compress = NULL;
@@ -166,6 +193,7 @@ int main(void) {
         cmocka_unit_test(plans_are_what_is_held),
         cmocka_unit_test(limits_count_both_layers),
         cmocka_unit_test(long_prompts_equal_steps),
+        cmocka_unit_test(scores_are_of_the_first_layer),
         cmocka_unit_test(what_needs_plain_projections_is_refused),
         cmocka_unit_test(bad_metadata_is_refused),
     };
