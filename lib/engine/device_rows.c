@@ -151,8 +151,8 @@ bool lk_device_needs_scores(const struct lk_session *s) {
     return false;
 }
 
-/* Floats of the scores of a layer's rows, in any layer: after n_tok more tokens, and of as many rows
- * as the cache has reserved. */
+/* Floats of the scores of a layer's rows, in any layer: after n_tok more tokens, and of all rows
+ * that the cache has reserved. */
 static size_t score_floats(const struct lk_cache *cache, int n_tok, size_t *reserved) {
     size_t max = 0;
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {

@@ -29,8 +29,8 @@ struct lk_session_rows {
     struct lk_device *device; /* NULL: the rows are in RAM */
     struct lk_ledger ledger;  /* of its memory that the session uses */
     struct lk_device_buffer q, partial;
-    /* What a pass adds to the scores of a layer's rows. If the device takes commands, of all layers:
-     * [n_layer][score_stride], there and then in RAM. */
+    /* What a pass adds to the scores of a layer's rows. If the device takes commands, of all
+     * layers: [n_layer][score_stride], there and then in RAM. */
     struct lk_device_buffer scores;
     size_t score_stride;
     float *added; /* [n_added] */

@@ -32,7 +32,7 @@ void lk_card_token_inputs(struct lk_pass *pass);
 struct ggml_tensor *lk_card_attention(struct lk_graph *graph, struct lk_layer_job *job,
                                       struct lk_qkv *pre);
 
-/* After all layers: commands that age the rows, except those of policies that need scores. */
+/* After all layers: commands that age the rows, unless a policy needs scores. */
 void lk_card_age(struct lk_pass *pass);
 
 #endif

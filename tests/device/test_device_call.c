@@ -46,8 +46,8 @@ static void attend_here(struct lk_attn a, float *out) {
 }
 
 /* The same by the device, LK_DEVICE_TOKENS tokens at a time. whole: it leaves the result, and the
- * maximum and sum of each softmax; else the ranges are joined here. sums [n_tok][n_head][2]: maximum
- * and sum of the first range. */
+ * maximum and sum of each softmax; else the ranges are joined here. sums [n_tok][n_head][2]: the
+ * maximum and sum of the first range. */
 static void attend_there(struct lk_device *device, struct lk_attn a, bool whole, float *out,
                          float *sums) {
     int n_range = lk_attn_device_ranges(&a);

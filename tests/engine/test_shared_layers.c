@@ -108,8 +108,8 @@ static void long_prompts_equal_steps(void **state) {
     lk_model_free(model);
 }
 
-/* A policy counts the attention of the layer that stores the rows: each query gives weights whose sum
- * is 1. */
+/* A policy counts the attention of the layer that stores the rows: each query gives weights whose
+ * sum is 1. */
 static void scores_are_of_the_first_layer(void **state) {
     enum { STEPS = 40 };
     const struct tiny_spec *spec = tiny_preset("gemma4");

@@ -38,8 +38,8 @@ struct slot {
     int8_t *level[2];             /* [n_layer][CTX] and in which level; -1: nowhere */
     int *n_row[2];                /* [n_layer] rows of the current evaluation */
     struct evicted_rows *gone[2]; /* [n_layer][n_head_kv] by the engine, by the account */
-    struct lk_evict_hook hook, twin_hook; /* of the sessions themselves */
-    struct lk_evict_room room;            /* of the session itself */
+    struct lk_evict_hook hook;    /* of the session itself */
+    struct lk_evict_room room;    /* likewise */
     struct run *run;
 };
 
@@ -220,28 +220,14 @@ static void take_room(void *user) {
     for (int layer = 0; layer < s->session->cache->shape.n_layer; layer++) {
         uint64_t at = layer * bytes;
         if (s->room.n[layer] == 0) continue;
-        if (device->call->download(device, k, s->room.at[LK_K] + at, bytes, NULL) ||
-            device->call->download(device, v, s->room.at[LK_V] + at, bytes, NULL))
-            fail(s->run, "evicted rows cannot be read");
+        device->call->download(device, k, s->room.at[LK_K] + at, bytes, NULL);
+        device->call->download(device, v, s->room.at[LK_V] + at, bytes, NULL);
         for (int i = 0; i < s->room.n[layer] * n_head; i++)
             add_evicted(&s->gone[0][layer * n_head + i % n_head], d, -1, k + (size_t)i * d,
                         v + (size_t)i * d);
     }
-    free(k);
-    free(v);
+    free(k), free(v);
     s->room.take(s->room.user);
-}
-
-static void twin_evicts(void *user, int layer, int head, const float *k, const float *v) {
-    const struct lk_evict_hook *hook = user;
-    hook->on_evict(hook->user, layer, head, k, v);
-}
-
-/* The twin goes the same way. */
-static void watch_twin(struct slot *s) {
-    s->twin_hook = s->twin->cache->evict_hook;
-    if (!uses_room(s) && s->twin_hook.on_evict)
-        s->twin->cache->evict_hook = (struct lk_evict_hook){twin_evicts, &s->twin_hook};
 }
 
 static void watch(struct slot *s, lk_session *session) {
@@ -669,7 +655,7 @@ static bool save_slot(struct run *run, struct slot *s) {
     if (status == LK_OK) {
         drop_twin(s);
         s->twin = new_session(run, s->recipe, &err);
-        if (s->twin) watch_twin(s);
+        if (s->twin && !uses_room(s)) s->twin->cache->evict_room = NULL; /* the same way */
         status = s->twin ? lk_session_load(s->twin, NULL, path, &err) : LK_E_NOMEM;
         run->result.n_saved++;
         if (status == LK_OK) same_as_twin(s);
