@@ -49,8 +49,8 @@ struct lk_device_piece {
 /* Describe a piece of a call. It leaves partials of its range: acc, m, l for each token and head,
  * without sinks and extra partials, which lk_attn_combine adds. If the call has attn->out, and one
  * range, it leaves the result there instead, and if it also has attn->partial, m and l without
- * sinks. attn->q, attn->out and attn->partial are addresses of the device. All pieces of a call have
- * one packet. */
+ * sinks. attn->q, attn->out and attn->partial are addresses of the device. All pieces of a call
+ * have one packet. */
 void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
                          const struct lk_attn_packet *packet, struct lk_device_attend *call);
 
