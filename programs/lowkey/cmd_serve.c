@@ -506,7 +506,7 @@ static int check_limits(const struct lk_server_opts *o) {
     if (!o->max_bytes)
         return print_error("cannot determine the free memory; set a limit with --cache-limit MIB");
     if (lk_plan_make(o->model, o->recipe[0], &opts, &plan, NULL)) return STATUS_OK;
-    uint64_t bytes = plan.peak_bytes - plan.weight_bytes;
+    uint64_t bytes = plan.peak_bytes - plan.weight_bytes + plan.device_cache_bytes;
     if (bytes <= o->max_bytes) return STATUS_OK;
     return print_error("the limit for caches is %s, but %d tokens need %s; use --cache-limit %llu "
                        "or more",

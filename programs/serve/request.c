@@ -340,10 +340,13 @@ static bool parse_stop_tokens(struct lk_request *request, struct lk_api_error *e
 /* The token limit, under any of the names that clients use. */
 static bool parse_max_tokens(struct lk_request *request, struct lk_api_error *error) {
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
-    enum { NONE = -1 }; /* no limit, as in llama-server */
+    enum { CONTEXT = -2, NONE = -1 }; /* no limit, as in llama-server, but the context */
     int64_t max = NONE;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == NONE; i++)
-        if (!lk_json_field_int(request->body, names[i], NONE, INT32_MAX, &max, error)) return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && max == NONE; i++) {
+        int64_t min = strcmp(names[i], "n_predict") == 0 ? CONTEXT : NONE;
+        if (!lk_json_field_int(request->body, names[i], min, INT32_MAX, &max, error)) return false;
+        if (max == CONTEXT) max = NONE;
+    }
     request->max_tokens = max == NONE ? LK_NO_LIMIT : (size_t)max;
     return true;
 }

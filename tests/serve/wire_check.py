@@ -243,6 +243,7 @@ def check_fields(server):
         expect(f"{form}", text.startswith("{") and (keys is None or list(json.loads(text)) == keys), text)
     form = {"format": {"type": "json_schema", "name": "n", "strict": True}}
     served(server, form, RESPONSES, {"input": "q", "max_output_tokens": 2, "text": form})
+    served(server, "n_predict -2", "/completion", {"prompt": "q", "n_predict": -2, "grammar": "root ::= \"ab\"", "stop": [""]})
     for body in ({"response_format": {"type": "grammar", "grammar": "root ::= \"a\""}}, {"response_format": {"a": 1}},
                  {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
                  {"response_format": {"type": "json_object", "schema": 5}}, {"stop": [5]}):
