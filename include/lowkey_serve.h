@@ -137,6 +137,10 @@ lk_status lk_session_sync_marked(lk_session *session, const int32_t *tok, size_t
  * *n_done (may be NULL): what was done, in tokens through all layers. */
 size_t lk_session_suspended(const lk_session *session, size_t *n_done);
 
+/* *n_done of the prefill that a saved session has; 0 if it was not cut short, or nothing was done.
+ * Only the file's header is checked. LK_E_IO, LK_E_FORMAT. */
+lk_status lk_session_file_suspended(const char *path, size_t *n_done, lk_err *err);
+
 /* How the hidden states of a text's tokens become one vector. */
 typedef enum {
     LK_POOLING_MODEL = 0, /* as the model file says; the mean if it does not say */

@@ -253,7 +253,7 @@ static const char *check_evict(const struct lk_cache *cache, int layer,
 
 lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_t n_count,
                          const void *rows, size_t n_row, const void *later, int64_t n_tok,
-                         lk_err *err) {
+                         int n_layer, lk_err *err) {
     struct reader count = {counts, n_count}, row = {rows, n_row}, after = {later, UINT64_MAX};
     const char *reason = NULL;
     size_t n_seen = (size_t)(n_tok + 7) / 8 + 1;
@@ -264,7 +264,7 @@ lk_status lk_cache_check(const struct lk_cache *cache, const void *counts, size_
         for (int side = 0; !reason && side < 2; side++) {
             const struct lk_kv *kv = &cache->kv[layer][side];
             reason = read_side(kv, &count, &saved[side]);
-            if (!reason) reason = check_counts(kv, &saved[side], n_tok);
+            if (!reason) reason = check_counts(kv, &saved[side], layer < n_layer ? n_tok : 0);
             if (!reason && later) reason = read_side(kv, &after, &next);
             if (!reason) reason = check_rows(kv, &saved[side], later ? &next : NULL, &row);
         }

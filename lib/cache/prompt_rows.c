@@ -250,3 +250,14 @@ bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struc
     if (!ok) lk_cache_clear(to);
     return ok;
 }
+
+void lk_cache_part_blocks(const struct lk_cache *part, int n_layer,
+                          void (*visit)(void *user, void *block, size_t n), void *user) {
+    for (int k = 0; k < 2 * n_layer; k++) {
+        const struct lk_kv *kv = lk_cache_kv(part, k);
+        for (int i = 0; i < kv->n_level; i++)
+            for (int64_t b = 0; b < kv->level[i].n_block; b++)
+                if (kv->level[i].block[b])
+                    visit(user, lk_kv_block(kv, i, b), kv->level[i].block_bytes);
+    }
+}

@@ -208,3 +208,10 @@ lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err)
     if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
     return p->net->hp.is_recurrent[layer] ? LK_OK : alloc_rows(p, err);
 }
+
+void lk_prefill_choose_layers(struct lk_prefill *p) {
+    for (int layer = 0; layer < p->layer; layer++) {
+        p->job = lk_pass_job(&p->s->pass, layer);
+        choose_exact(p);
+    }
+}

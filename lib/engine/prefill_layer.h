@@ -9,6 +9,9 @@
  * is that of all processes. */
 lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err);
 
+/* Make p->exact what it is after the layers before p->layer: of a prefill that was loaded. */
+void lk_prefill_choose_layers(struct lk_prefill *p);
+
 /* Tokens [at, at + n) through `layer`: prepare finds all memory, and compute replaces p->x, or
  * computes p->graph.logits. Neither does anything in a process without the layer. compute: LK_E_IO
  * if a process is lost; LK_E_NOMEM if ggml cannot start, which ends all. */

@@ -4,6 +4,7 @@
 #include "base/atomic_file.h"
 #include "cache/cache_check.h"
 #include "engine/checkpoint.h"
+#include "engine/prefill_save.h"
 #include "engine/sampler.h"
 #include "engine/session_state.h"
 #include "model/gguf_read.h"
@@ -57,23 +58,45 @@ static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
     return saving->ok;
 }
 
+/* Counts or rows of the cache; of a suspended prefill those of the layers that are done. */
+static bool write_cache(const struct lk_session *s, bool counts, struct lk_saving *saving) {
+    struct lk_ledger *ledger = &s->model->ledger;
+    size_t n = (size_t)s->cache->shape.n_layer * sizeof *s->cache->kv;
+    struct lk_cache view = *s->cache;
+    struct lk_kv(*kv)[2] = s->suspended ? lk_alloc(ledger, LK_FOR_OTHER, n) : NULL;
+    if (s->suspended && !kv) return false;
+    if (kv) lk_prefill_view(s, &view, kv);
+    bool ok =
+        counts ? lk_cache_write_counts(&view, saving->writer) : lk_cache_write_rows(&view, saving);
+    if (kv) lk_release(ledger, LK_FOR_OTHER, kv, n);
+    return ok;
+}
+
+/* Of the last token; of a suspended prefill after its last chunk. */
+static const float *logits_of(const struct lk_session *s) {
+    return lk_prefill_is_complete(s) ? s->logits : lk_session_logits(s, -1);
+}
+
 static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
                           enum lk_section which, struct lk_saving *saving) {
     const struct lk_writer *writer = saving->writer;
-    const float *logits = lk_session_logits(s, -1);
+    const float *logits = logits_of(s);
+    size_t n_suspended = lk_session_suspended(s, NULL),
+           n_tok = n_suspended ? n_suspended : s->n_tok;
     switch (which) {
     case LK_SECTION_RECIPE:
         return writer->put(writer->user, lk_recipe_text(s->recipe),
                            strlen(lk_recipe_text(s->recipe)));
-    case LK_SECTION_TOKENS: return writer->put(writer->user, s->tok, s->n_tok * sizeof *s->tok);
+    case LK_SECTION_TOKENS: return writer->put(writer->user, s->tok, n_tok * sizeof *s->tok);
     case LK_SECTION_LOGITS:
         return !logits ||
                writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
     case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
     case LK_SECTION_STATES: return write_states(s, saving);
-    case LK_SECTION_COUNTS: return lk_cache_write_counts(s->cache, writer);
-    case LK_SECTION_ROWS: return lk_cache_write_rows(s->cache, saving);
+    case LK_SECTION_COUNTS: return write_cache(s, true, saving);
+    case LK_SECTION_ROWS: return write_cache(s, false, saving);
     case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, saving);
+    case LK_SECTION_PREFILL: return !s->suspended || lk_prefill_write(s, writer);
     case LK_N_SECTION: break;
     }
     return false;
@@ -95,7 +118,8 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
         const struct lk_writer writer = {write_to_section, &section};
         struct lk_saving saving = {.writer = &writer, .link = lk_save_link_of(s->model), .ok = ok};
         if (i == LK_SECTION_STATES) others_send = ok = lk_agree_all(s->model, ok);
-        if (ok || (others_send && i >= LK_SECTION_ROWS)) ok = write_section(s, sampler, i, &saving);
+        bool exchanges = i == LK_SECTION_ROWS || i == LK_SECTION_CHECKPOINTS;
+        if (ok || (others_send && exchanges)) ok = write_section(s, sampler, i, &saving);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -145,10 +169,8 @@ lk_status lk_session_save(const lk_session *s, const lk_sampler *sampler, const 
                        .session = (struct lk_session *)s, /* these are only read */
                        .sampler = (struct lk_sampler *)sampler,
                        .path = path};
-    if (s->suspended)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "cannot save a session whose prefill was cancelled; complete it first");
-    return lk_op_run(s->model, &op, err);
+    lk_status status = lk_prefill_check_save(s, err);
+    return status ? status : lk_op_run(s->model, &op, err);
 }
 
 /* ---- loading ---- */
@@ -160,8 +182,8 @@ struct saved {
     const uint8_t *section[LK_N_SECTION];
 };
 
-/* Check the header and find the sections. A header of version 4 becomes one with an empty last
- * section. Returns what is wrong, or NULL. */
+/* Check the header and find the sections. A header of an older version becomes one with empty last
+ * sections. Returns what is wrong, or NULL. */
 static const char *check_header(struct saved *saved) {
     struct lk_session_header *header = &saved->header;
     if (saved->map.size < sizeof *header) return "the file is too short for a saved session";
@@ -170,19 +192,19 @@ static const char *check_header(struct saved *saved) {
         return "not a saved session";
     if (header->order != LK_SESSION_ORDER)
         return "it was saved on a machine with another byte order";
-    bool is_old = header->version == LK_SESSION_VERSION_4;
-    if (header->version != LK_SESSION_VERSION && !is_old)
+    int n_section = lk_session_sections(header->version);
+    if (n_section == 0)
         return "it was saved by another version of lowkey; evaluate the text again and save it "
                "again";
-    size_t hashed = is_old ? offsetof(struct lk_session_header, section[LK_SECTION_CHECKPOINTS])
-                           : offsetof(struct lk_session_header, hash);
+    size_t hashed =
+        offsetof(struct lk_session_header, section) + (size_t)n_section * sizeof *header->section;
     memcpy(&header->hash, saved->map.data + hashed, sizeof header->hash);
     if (header->hash != XXH3_64bits(saved->map.data, hashed))
         return "the file is damaged: wrong checksum of the header";
     if (header->size != saved->map.size) return "the file is damaged: its size has changed";
-    if (is_old) {
-        header->section[LK_SECTION_CHECKPOINTS].size = 0;
-        header->section[LK_SECTION_CHECKPOINTS].hash = XXH3_64bits("", 0);
+    for (int i = n_section; i < LK_N_SECTION; i++) {
+        header->section[i].size = 0;
+        header->section[i].hash = XXH3_64bits("", 0);
     }
     uint64_t at = hashed + sizeof header->hash;
     for (int i = 0; i < LK_N_SECTION; i++) {
@@ -299,13 +321,20 @@ static lk_status check_saved(const struct saved *saved, const struct lk_session 
     size_t len = header->section[LK_SECTION_RECIPE].size,
            n_tok = header->section[LK_SECTION_TOKENS].size / sizeof(int32_t);
     bool same_text = strlen(own) == len && memcmp(own, recipe, len) == 0;
+    int n_layer = s->cache->shape.n_layer;
+    uint64_t prefill = header->section[LK_SECTION_PREFILL].size;
     lk_err why;
     status = same_text ? check_sidecar(saved, s, &why) : LK_OK;
+    if (!status && prefill)
+        status = lk_prefill_check(s, saved->section[LK_SECTION_PREFILL], prefill, n_tok,
+                                  header->section[LK_SECTION_LOGITS].size > 0, &n_layer, &why);
     if (!status)
-        status =
-            lk_cache_check(s->cache, saved->section[LK_SECTION_COUNTS],
-                           header->section[LK_SECTION_COUNTS].size, saved->section[LK_SECTION_ROWS],
-                           header->section[LK_SECTION_ROWS].size, NULL, (int64_t)n_tok, &why);
+        status = lk_cache_check(
+            s->cache, saved->section[LK_SECTION_COUNTS], header->section[LK_SECTION_COUNTS].size,
+            saved->section[LK_SECTION_ROWS], header->section[LK_SECTION_ROWS].size, NULL,
+            (int64_t)n_tok, n_layer, &why);
+    if (!status && prefill && header->section[LK_SECTION_CHECKPOINTS].size)
+        status = lk_fail(&why, LK_E_FORMAT, "a prefill that was cut short has no checkpoints yet");
     if (!status) status = check_states(saved, s, &why);
     if (!status)
         status = lk_checkpoints_check(s, saved->section[LK_SECTION_CHECKPOINTS],
@@ -349,15 +378,22 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
         lk_session_drop_tokens(s);
         return lk_fail(err, status, "%s", why.msg);
     }
-    s->n_tok = saved->header.section[LK_SECTION_TOKENS].size / sizeof *s->tok;
-    memcpy(s->tok, saved->section[LK_SECTION_TOKENS], s->n_tok * sizeof *s->tok);
+    bool suspended = saved->header.section[LK_SECTION_PREFILL].size > 0;
+    uint64_t tokens = saved->header.section[LK_SECTION_TOKENS].size;
+    s->n_tok = suspended ? 0 : tokens / sizeof *s->tok;
+    memcpy(s->tok, saved->section[LK_SECTION_TOKENS], tokens);
     lk_recurrent_restore(s->model->net, s->recurrent, &states);
     if (s->absorb) lk_absorb_restore(s->absorb, states.piece);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
-    s->n_logits = logits ? 1 : 0;
+    s->n_logits = logits && !suspended ? 1 : 0;
     s->n_pass = 0;
     s->n_cut++;
     lk_checkpoints_load(s, &checkpoints);
+    status = suspended ? lk_prefill_load(s, saved->section[LK_SECTION_PREFILL], err) : LK_OK;
+    if (status) {
+        lk_session_drop_tokens(s);
+        return status;
+    }
     return lk_is_lost(s->model) ? lk_fail_lost(err) : LK_OK;
 }
 
@@ -458,6 +494,16 @@ lk_status lk_session_file_recipe(lk_recipe **out, const char *path, lk_err *err)
     }
     lk_mapping_close(&saved.map);
     return status;
+}
+
+lk_status lk_session_file_suspended(const char *path, size_t *n_done, lk_err *err) {
+    struct saved saved = {0};
+    lk_status status = open_saved(&saved, path, err);
+    if (status) return status;
+    *n_done = (size_t)lk_prefill_saved_done(saved.section[LK_SECTION_PREFILL],
+                                            saved.header.section[LK_SECTION_PREFILL].size);
+    lk_mapping_close(&saved.map);
+    return LK_OK;
 }
 
 lk_status lk_session_file_tokens(const lk_model *model, const char *path, int32_t **tok,

@@ -10,8 +10,11 @@
  *   | counts   see cache/cache_save.h                        |
  *   | rows     see cache/cache_save.h: nearly all of the file |
  *   | checkpoints  see engine/checkpoint.h, or nothing   |
+ *   | prefill  that was cut short, see engine/prefill_save.h, or nothing: tokens, states, counts
+ *   |          and rows are then those of the prefill      |
  *
- * Files of version 4 have no checkpoints, and no entry for them in the header.
+ * Files of version 5 have no prefill, files of version 4 no checkpoints either, and no entries for
+ * them in the header.
  *
  * The header and every section have a 64-bit XXH3 checksum. Checksums detect damage, not malice, so
  * everything that is read is validated as well. */
@@ -29,11 +32,13 @@ enum lk_section {
     LK_SECTION_COUNTS,
     LK_SECTION_ROWS,
     LK_SECTION_CHECKPOINTS,
+    LK_SECTION_PREFILL,
     LK_N_SECTION
 };
 
 enum {
-    LK_SESSION_VERSION = 5,
+    LK_SESSION_VERSION = 6,
+    LK_SESSION_VERSION_5 = 5,
     LK_SESSION_VERSION_4 = 4,
     LK_SESSION_ORDER = 0x01020304,
     LK_SAVED_MTP = 4
@@ -55,5 +60,13 @@ struct lk_session_header {
     } section[LK_N_SECTION];
     uint64_t hash; /* of the header up to here */
 };
+
+/* Sections of a file of this version; 0: it cannot be read. */
+static inline int lk_session_sections(uint32_t version) {
+    return version == LK_SESSION_VERSION     ? LK_N_SECTION
+           : version == LK_SESSION_VERSION_5 ? LK_SECTION_PREFILL
+           : version == LK_SESSION_VERSION_4 ? LK_SECTION_CHECKPOINTS
+                                             : 0;
+}
 
 #endif

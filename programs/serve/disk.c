@@ -103,11 +103,15 @@ static void submit_command(struct lk_disk *disk, struct lk_slot *slot,
     pthread_mutex_unlock(&disk->lock);
 }
 
+/* A prefill that was cut short is in one process, and in RAM. */
+static bool can_store(const struct lk_disk *disk, const struct lk_slot *slot) {
+    return !slot->is_partial || disk->opts->n_rank == 1;
+}
+
 /* Start to write an idle session to the store. False if it should not be stored. */
 static bool store_slot(void *user, struct lk_slot *slot) {
     struct lk_disk *disk = user;
-    if (slot->is_private || slot->is_partial ||
-        !lk_store_should_save(disk->store, slot->recipe, slot->tok, slot->n_tok))
+    if (slot->is_private || !can_store(disk, slot) || !lk_store_should_save(disk->store, slot))
         return false;
     submit_command(disk, slot, LK_SLOT_CMD_STORE, NULL);
     return true;
@@ -391,11 +395,11 @@ static void count_stored(struct lk_stored *stored, const lk_err *err) {
     }
 }
 
-/* A prefill that was cut short is in memory only. */
-static void note_partial(const struct lk_disk *disk, const struct lk_slot *slot) {
+static void note_dropped(const struct lk_disk *disk, const struct lk_slot *slot) {
     char line[128];
     snprintf(line, sizeof line,
-             "a prefill of %zu tokens that was cut short is dropped: only complete ones are stored",
+             "a prefill of %zu tokens that was cut short is dropped: several ranks store only "
+             "complete ones",
              slot->n_tok);
     if (disk->opts->note) disk->opts->note(disk->opts->user, line);
 }
@@ -407,7 +411,7 @@ void lk_disk_store_all(struct lk_disk *disk) {
     qsort(disk->slots->slot, disk->slots->n, sizeof disk->slots->slot[0], compare_last_used);
     for (size_t i = 0; i < disk->slots->n; i++) {
         struct lk_slot *slot = disk->slots->slot[i];
-        if (slot->is_partial) note_partial(disk, slot);
+        if (!can_store(disk, slot)) note_dropped(disk, slot);
         if (!store_slot(disk, slot)) continue;
         lk_disk_drain(disk);
         count_stored(&disk->stored, &slot->command.err);

@@ -42,18 +42,19 @@ static bool check_saved_file(struct lk_exchange *x, struct lk_disk *disk, struct
                              struct lk_api_error *error) {
     const struct lk_server_opts *o = &x->server->opts;
     int32_t *tok = NULL;
-    size_t n_tok = 0;
+    size_t n_tok = 0, n_done = 0;
     lk_err err = {0};
     lk_plan plan;
-    lk_status status =
-        lk_store_inspect(lk_disk_get_store(disk), job->path, &job->recipe, &tok, &n_tok, &err);
+    lk_status status = lk_store_inspect(lk_disk_get_store(disk), job->path, &job->recipe, &tok,
+                                        &n_tok, &n_done, &err);
     lk_tokens_free(tok);
     if (!status && n_tok > (size_t)o->n_ctx)
         return lk_api_error_set(
             error, 400, "context_length_exceeded", "filename",
             "the session has %zu tokens, but the context length of this server is %d", n_tok,
             o->n_ctx);
-    lk_session_opts opts = {.n_ctx = n_tok ? (int32_t)n_tok : 1, .chunked_prefill = true};
+    lk_session_opts opts = {.n_ctx = n_tok ? (int32_t)n_tok : 1,
+                            .chunked_prefill = n_done == n_tok}; /* not a prefill cut short */
     if (!status) status = lk_plan_make(o->model, o->recipe[job->recipe], &opts, &plan, &err);
     if (status) {
         lk_disk_set_error(error, &err, job->path);

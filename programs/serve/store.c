@@ -31,8 +31,9 @@ struct entry {
     bool seen;         /* by the directory scan that is running */
     int n_load;        /* how often this server loaded it */
     size_t recipe, n_tok;
+    size_t n_done;      /* of these tokens; fewer if the prefill was cut short */
     int32_t *tok;       /* [n_tok] */
-    struct lk_buf text; /* of these tokens, marked */
+    struct lk_buf text; /* of these tokens, marked; empty if the prefill was cut short */
 };
 
 struct lk_store {
@@ -139,8 +140,9 @@ static int64_t to_nanoseconds(struct timespec t) {
 }
 
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
-                           int32_t **tok, size_t *n_tok, lk_err *err) {
+                           int32_t **tok, size_t *n_tok, size_t *n_done, lk_err *err) {
     lk_recipe *found = NULL;
+    size_t n_suspended = 0;
     lk_status status = lk_session_file_recipe(&found, path, err);
     if (status) return status;
     size_t i = 0;
@@ -154,7 +156,17 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
     *recipe = i;
     lk_recipe_free(found);
     if (status) return status;
-    return lk_session_file_tokens(store->opts->model, path, tok, n_tok, err);
+    status = lk_session_file_suspended(path, &n_suspended, err);
+    if (!status) status = lk_session_file_tokens(store->opts->model, path, tok, n_tok, err);
+    if (!status && n_done) *n_done = n_suspended ? n_suspended : *n_tok;
+    return status;
+}
+
+/* The text by which a conversation is found. A prefill that was cut short is found by its tokens,
+ * because it goes on only with these. */
+static void set_text(const struct lk_store *store, struct entry *e) {
+    if (e->n_done == e->n_tok)
+        lk_tokens_to_marked_text(store->opts->model, e->tok, e->n_tok, &e->text);
 }
 
 static bool is_prefix_name(const char *name) { return strcmp(name + HEX_DIGITS, suffixes[1]) == 0; }
@@ -216,9 +228,9 @@ static void scan_file(struct lk_store *store, const char *name) {
     if (known) known->seen = true, known->size = e.size, known->last_used = e.last_used;
     pthread_mutex_unlock(&store->lock);
     if (known) return;
-    if (!lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &err)) {
-        e.usable = e.n_tok > 0 && e.n_tok < (size_t)store->opts->n_ctx;
-        lk_tokens_to_marked_text(store->opts->model, e.tok, e.n_tok, &e.text);
+    if (!lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &e.n_done, &err)) {
+        e.usable = e.n_tok > 0 && e.n_tok < (size_t)store->opts->n_ctx && e.n_done <= e.n_tok;
+        if (e.usable) set_text(store, &e);
     } else {
         report(store, err.msg);
     }
@@ -344,6 +356,7 @@ static size_t reusable_tokens(const struct entry *e, const struct lk_job *job, b
     if (lk_job_continues_text(job, &e->text)) return e->n_tok;
     size_t n = lk_tokens_common_prefix(e->tok, e->n_tok, p->tok, p->n_tok);
     *extends = n == e->n_tok;
+    if (e->n_done < e->n_tok) return *extends ? e->n_done : 0;
     return *extends || (2 * n >= e->n_tok && 2 * n >= p->n_tok) ? n : 0;
 }
 
@@ -366,10 +379,18 @@ size_t lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_
     return best ? n_min : 0;
 }
 
-bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok) {
-    if (store->opts->store_bytes == 0 || n_tok < LK_STORE_MIN_TOKENS) return false;
+/* Tokens of the slot's session that need not be computed again. */
+static size_t done_tokens(const struct lk_slot *slot) {
+    size_t n_done;
+    return lk_session_suspended(slot->session, &n_done) > 0 ? n_done : slot->n_tok;
+}
+
+bool lk_store_should_save(struct lk_store *store, const struct lk_slot *slot) {
+    size_t n_done = done_tokens(slot);
+    if (store->opts->store_bytes == 0 || n_done < LK_STORE_MIN_TOKENS) return false;
     pthread_mutex_lock(&store->lock);
-    bool should = !find_by_tokens(store, recipe, tok, n_tok);
+    const struct entry *e = find_by_tokens(store, slot->recipe, slot->tok, slot->n_tok);
+    bool should = !e || e->n_done < n_done;
     pthread_mutex_unlock(&store->lock);
     return should;
 }
@@ -379,7 +400,7 @@ bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *
 static void remove_superseded(struct lk_store *store, const char *name, const struct entry *e) {
     struct entry *old = find_by_name(store, name);
     if (!old || !old->usable || is_prefix_name(old->name) || old->n_load > 1 ||
-        old->n_tok >= e->n_tok)
+        old->n_tok > e->n_tok || old->n_done >= e->n_done)
         return;
     if (memcmp(old->tok, e->tok, old->n_tok * sizeof *e->tok) == 0) remove_entry_file(store, old);
 }
@@ -389,21 +410,25 @@ static uint64_t max_file_bytes(const struct lk_store *store, const lk_session *s
     uint64_t counters = 1 << 18,
              logits = (uint64_t)lk_model_get_info(store->opts->model).n_vocab * sizeof(float);
     lk_session_stats stats = lk_session_get_stats(session);
-    return stats.cache_bytes + stats.checkpoint_bytes +
-           lk_session_n_tok(session) * sizeof(int32_t) + logits + counters;
+    size_t n_suspended = lk_session_suspended(session, NULL),
+           n_tok = n_suspended ? n_suspended : lk_session_n_tok(session);
+    return stats.cache_bytes + stats.checkpoint_bytes + (n_suspended ? stats.scratch_bytes : 0) +
+           n_tok * sizeof(int32_t) + logits + counters;
 }
 
 /* Describe the slot's session as an entry, without a file. */
 static lk_status init_entry(const struct lk_store *store, const struct lk_slot *slot,
                             struct entry *e, lk_err *err) {
-    size_t n_tok = lk_session_n_tok(slot->session);
+    size_t n_suspended = lk_session_suspended(slot->session, NULL),
+           n_tok = n_suspended ? n_suspended : lk_session_n_tok(slot->session);
     *e = (struct entry){.usable = true,
                         .recipe = slot->recipe,
                         .n_tok = n_tok,
+                        .n_done = n_suspended ? done_tokens(slot) : n_tok,
                         .tok = malloc((n_tok + 1) * sizeof *e->tok)};
     if (!e->tok) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot store a session");
     memcpy(e->tok, lk_session_tokens(slot->session), n_tok * sizeof *e->tok);
-    lk_tokens_to_marked_text(store->opts->model, e->tok, n_tok, &e->text);
+    set_text(store, e);
     return LK_OK;
 }
 
@@ -453,7 +478,7 @@ lk_status lk_store_save(struct lk_store *store, const struct lk_slot *slot, uint
                         lk_err *err) {
     *bytes = 0;
     lk_status status = scan_directory(store, err);
-    if (!status && lk_store_should_save(store, slot->recipe, slot->tok, slot->n_tok))
+    if (!status && lk_store_should_save(store, slot))
         status = save_new_entry(store, slot, bytes, err);
     if (status) report(store, err->msg);
     return status;

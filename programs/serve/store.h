@@ -39,10 +39,11 @@ void lk_store_close(struct lk_store *store);
 bool lk_store_path(const struct lk_store *store, const char *name, bool must_exist, char *path,
                    struct lk_api_error *error);
 
-/* Read only the recipe (an index into the server's recipes) and the tokens of a saved session. Free
- * *tok with lk_tokens_free. LK_E_IO, LK_E_FORMAT. LK_E_UNSUPPORTED: the recipe is not allowed. */
+/* Read only the recipe (an index into the server's recipes) and the tokens of a saved session.
+ * *n_done (may be NULL): how many of them need not be computed again, which are fewer if its
+ * prefill was cut short. Free *tok with lk_tokens_free. LK_E_IO, LK_E_FORMAT. LK_E_UNSUPPORTED: the recipe is not allowed. */
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
-                           int32_t **tok, size_t *n_tok, lk_err *err);
+                           int32_t **tok, size_t *n_tok, size_t *n_done, lk_err *err);
 
 /* Find the stored session that saves the most prefill of the job's prompt, if it saves more than
  * n_min tokens. Its name goes to name[LK_STORE_NAME_LEN]. Sessions that the prompt continues are
@@ -50,8 +51,8 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
  * number of tokens that it saves, 0 if there is none. */
 size_t lk_store_find(struct lk_store *store, const struct lk_job *job, size_t n_min, char *name);
 
-/* Should the server store a session that holds these tokens? False if it is stored already. */
-bool lk_store_should_save(struct lk_store *store, size_t recipe, const int32_t *tok, size_t n_tok);
+/* Should the server store the slot's session? False if it is stored already. */
+bool lk_store_should_save(struct lk_store *store, const struct lk_slot *slot);
 
 /* Write the slot's session. The file that it was loaded from is removed, since the new one contains
  * it, unless it is a shared prefix or several sessions were loaded from it. *bytes: size of the

@@ -492,8 +492,8 @@ static void less_room_than_in_the_file(void **state) {
     lk_model_free(model);
 }
 
-/* Wrong checkpoints with correct checksums are refused; other edits do no harm. A file of version 4
- * loads. */
+/* Wrong checkpoints with correct checksums are refused; other edits do no harm. Files of versions 4
+ * and 5 load. */
 static void wrong_files_are_refused(void **state) {
     lk_model *model = open_preset("gemma3", CTX, 1);
     lk_recipe *recipe = NULL;
@@ -541,20 +541,24 @@ static void wrong_files_are_refused(void **state) {
     }
     assert_true(n_refused > (int)(sizeof wrong / sizeof *wrong));
 
-    /* Without the last section and its entry in the header. */
-    size_t entry = offsetof(struct lk_session_header, section[LK_SECTION_CHECKPOINTS]),
-           removed = sizeof *header.section;
-    memcpy(edited, file, part);
-    header.version = LK_SESSION_VERSION_4;
-    header.size = part - removed;
-    memcpy(edited, &header, entry);
-    memmove(edited + sizeof header - removed, edited + sizeof header, part - sizeof header);
-    seal_session(edited, part - removed);
-    assert_true(write_file(path, edited, part - removed));
-    load(loaded);
-    assert_int_equal(loaded->checkpoints.n, 0);
-    assert_int_equal(lk_session_n_tok(loaded), lk_session_n_tok(s));
-    assert_same_logits(loaded, s, "version 4");
+    /* Without the last sections and their entries in the header. */
+    for (uint32_t version = LK_SESSION_VERSION_4; version < LK_SESSION_VERSION; version++) {
+        int n_section = lk_session_sections(version);
+        size_t entry = offsetof(struct lk_session_header, section[n_section]),
+               removed = (size_t)(LK_N_SECTION - n_section) * sizeof *header.section,
+               end = version == LK_SESSION_VERSION_4 ? part : size;
+        memcpy(edited, file, end);
+        header.version = version;
+        header.size = end - removed;
+        memcpy(edited, &header, entry);
+        memmove(edited + sizeof header - removed, edited + sizeof header, end - sizeof header);
+        seal_session(edited, end - removed);
+        assert_true(write_file(path, edited, end - removed));
+        load(loaded);
+        assert_int_equal(loaded->checkpoints.n, version == LK_SESSION_VERSION_4 ? 0 : N_SAVED);
+        assert_int_equal(lk_session_n_tok(loaded), lk_session_n_tok(s));
+        assert_same_logits(loaded, s, "an older version");
+    }
     free(file), free(edited);
     lk_session_free(loaded);
     lk_session_free(s);

@@ -2,10 +2,13 @@
  * and recipe, and what it holds is dropped by everything else. */
 #include "cache/cache.h"
 #include "engine/prefill.h"
+#include "engine/prefill_save.h"
 #include "engine/prefill_state.h"
+#include "engine/session_save.h"
 #include "lowkey_serve.h"
 #include "support.h"
 #include "support_model.h"
+#include "support_session.h"
 #include "test.h"
 
 #include <unistd.h>
@@ -64,7 +67,33 @@ static void assert_same_sessions(lk_session *a, lk_session *b, const int32_t *to
     assert_same_logits(a, b, what);
 }
 
-/* Cut short after each chunk in turn, and once after every chunk. */
+/* Through a file: the prefill is as it was. */
+static lk_session *reload(lk_session *s, struct stop *stop) {
+    char path[] = "/tmp/lowkey-prefill-XXXXXX";
+    int fd = mkstemp(path);
+    size_t n_done, n_loaded, n_file;
+    uint64_t held = lk_session_get_stats(s).scratch_bytes;
+    lk_err err = {0};
+    assert_true(fd >= 0);
+    close(fd);
+    if (lk_session_save(s, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    lk_session *loaded = new_session(s->model, (lk_recipe *)s->recipe, stop, NULL);
+    if (lk_session_load(loaded, NULL, path, &err) != LK_OK) fail_msg("%s", err.msg);
+    assert_int_equal(lk_session_suspended(loaded, &n_loaded), lk_session_suspended(s, &n_done));
+    assert_int_equal(n_loaded, n_done);
+    assert_int_equal(lk_session_file_suspended(path, &n_file, NULL), LK_OK);
+    assert_int_equal(n_file, n_done);
+    assert_int_equal(lk_session_n_tok(loaded), 0);
+    assert_null(lk_session_logits(loaded, -1));
+    assert_int_equal(loaded->checkpoints.n_planned, s->checkpoints.n_planned);
+    assert_true(lk_session_get_stats(loaded).scratch_bytes <= held);
+    unlink(path);
+    lk_session_free(s);
+    return loaded;
+}
+
+/* Cut short after each chunk in turn, and once after every chunk; every second time it goes through
+ * a file. */
 static void check_recipe(lk_model *model, const char *text, const char *device) {
     lk_recipe *recipe = NULL;
     int32_t tok[CTX];
@@ -83,6 +112,8 @@ static void check_recipe(lk_model *model, const char *text, const char *device) 
         assert_null(lk_session_logits(s, -1));
         assert_int_equal(lk_session_suspended(s, &n_done), LONG);
         assert_int_equal(n_done, stop.done * LONG / stop.total);
+        assert_int_equal(lk_session_reusable(s, tok, LONG), n_done);
+        if (!device && after % 4 != 3) s = reload(s, &stop);
         assert_int_equal(lk_session_reusable(s, tok, LONG), n_done);
         assert_int_equal(prefill(s, tok, LONG, &n_reused), LK_OK);
         assert_int_equal(n_reused, n_done);
@@ -104,6 +135,7 @@ static void check_recipe(lk_model *model, const char *text, const char *device) 
     for (int i = 0; i <= n_chunk && status == LK_E_CANCELLED; i++) {
         always.after = always.n_call + 1;
         status = prefill(s, tok, LONG, NULL);
+        if (status == LK_E_CANCELLED && !device) s = reload(s, &always);
     }
     assert_int_equal(status, LK_OK);
     assert_int_equal(always.n_call, n_chunk);
@@ -240,8 +272,7 @@ static void other_operations(void **state) {
             assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
             uint64_t held = lk_session_get_stats(s).scratch_bytes;
             assert_true(held > LONG * sizeof(float) * (size_t)lk_model_get_info(model).n_embd);
-            /* It is neither saved nor copied nor truncated, and stays. */
-            assert_int_equal(lk_session_save(s, NULL, "/nowhere/x", NULL), LK_E_UNSUPPORTED);
+            /* It is neither copied nor truncated, and stays. */
             assert_int_equal(lk_session_copy(empty, s, NULL), LK_OK);
             assert_int_equal(lk_session_n_tok(empty), 0);
             assert_int_equal(lk_session_truncate(s, 1, NULL), LK_E_ARG);
@@ -295,9 +326,109 @@ static void memory_runs_out(void **state) {
     lk_model_free(model);
 }
 
+/* ---- files ---- */
+
+/* Wrong prefills with correct checksums are refused, or do no harm; so does a lack of memory. */
+static void wrong_files_are_refused(void **state) {
+    static const char *const models[] = {"llama", "qwen35"};
+    char path[] = "/tmp/lowkey-prefill-XXXXXX";
+    close(mkstemp(path));
+    for (int m = 0; m < 2; m++) {
+        lk_model *model = open_preset(models[m], CTX, 1);
+        lk_recipe *recipe = NULL;
+        int32_t tok[CTX];
+        struct stop stop = {.after = 5}, none = {0};
+        struct lk_session_header header;
+        struct lk_saved_prefill head;
+        size_t size;
+        assert_int_equal(lk_recipe_parse(&recipe, "best-3", NULL), LK_OK);
+        random_tokens(tok, CTX, model, 3);
+        lk_session *s = new_session(model, recipe, &stop, NULL),
+                   *loaded = new_session(model, recipe, &none, NULL),
+                   *whole = new_session(model, recipe, &none, NULL);
+        assert_int_equal(prefill(s, tok, LONG, NULL), LK_E_CANCELLED);
+        assert_int_equal(prefill(whole, tok, LONG, NULL), LK_OK);
+        assert_int_equal(lk_session_save(s, NULL, path, NULL), LK_OK);
+        uint8_t *file = read_file(path, &size), *edited = malloc(size + 8);
+        memcpy(&header, file, sizeof header);
+        size_t n_part = header.section[LK_SECTION_PREFILL].size, part = size - n_part;
+        memcpy(&head, file + part, sizeof head);
+        int n_layer = model->net->hp.n_layer;
+        const struct {
+            size_t at;
+            int64_t value;
+            const char *words;
+        } wrong[] = {
+            {part, LONG + 1, "another number of tokens"},
+            {part + 8, LONG, "impossible step"},
+            {part + 8, -1, "impossible step"},
+            {part + 24, (int64_t)-1, "impossible step"},
+            {part + 24, n_layer | 1ll << 32, "impossible step"},
+            {part + 24, n_layer, "impossible step"},
+            {part + 24, 0x200000000, "impossible step"},
+            {part + 32, INT32_MAX, "planned checkpoints are truncated"},
+            {part + 32, 0, "another size"},
+            {part + sizeof head, 0x7f800000, "not finite"},
+        };
+        struct random r = {5};
+        int n_refused = 0;
+        const size_t n_wrong = sizeof wrong / sizeof *wrong;
+        for (size_t i = 0; i < 120 + n_wrong; i++) {
+            bool known = i < n_wrong, cut = i % 8 == 7;
+            /* The head, the end, and anything in between. */
+            size_t range = i % 3 == 0 ? sizeof head : n_part,
+                   at = known ? wrong[i].at
+                              : part + (size_t)random_int(&r, 0, (int)range / 4 - 2) * 4,
+                   end = !known && cut ? at : size;
+            int64_t value = known ? wrong[i].value : random_int(&r, -2, 1300);
+            memcpy(edited, file, size);
+            memcpy(edited + at, &value, known ? 8 : 4);
+            memcpy(&header, file, sizeof header);
+            header.section[LK_SECTION_PREFILL].size = end - part;
+            memcpy(edited, &header, sizeof header);
+            seal_session(edited, end);
+            assert_true(write_file(path, edited, end));
+            lk_err err = {0};
+            lk_session_clear(loaded);
+            lk_status status = lk_session_load(loaded, NULL, path, &err);
+            if (known && (status != LK_E_FORMAT || !strstr(err.msg, wrong[i].words)))
+                fail_msg("%zu: status %d, \"%s\"", i, status, err.msg);
+            n_refused += status == LK_E_FORMAT;
+            if (status == LK_E_FORMAT)
+                assert_int_equal(lk_session_suspended(loaded, NULL) + lk_session_n_tok(loaded), 0);
+            else if (i % 10 == 0)
+                assert_int_equal(prefill(loaded, tok, LONG, NULL), LK_OK);
+        }
+        assert_true(n_refused > (int)n_wrong);
+        assert_true(write_file(path, file, size));
+        bool complete = false;
+        for (int nth = 1; !complete; nth += case_runs(nth) ? 1 : 4) {
+            lk_session_clear(loaded);
+            atomic_store(&loaded->ledger.fail_at, nth);
+            lk_status status = lk_session_load(loaded, NULL, path, NULL);
+            complete = atomic_exchange(&loaded->ledger.fail_at, 0) > 0;
+            assert_int_equal(status, complete ? LK_OK : LK_E_NOMEM);
+            if (status)
+                assert_int_equal(lk_session_suspended(loaded, NULL) + lk_session_n_tok(loaded), 0);
+            if (complete || nth % 5 == 0) {
+                assert_int_equal(prefill(loaded, tok, LONG, NULL), LK_OK);
+                assert_same_logits(loaded, whole, models[m]);
+            }
+            assert_true(nth < 10000);
+        }
+        free(file), free(edited);
+        lk_session_free(s), lk_session_free(loaded), lk_session_free(whole);
+        assert_int_equal(lk_model_get_info(model).shared_bytes, 0);
+        lk_recipe_free(recipe);
+        lk_model_free(model);
+    }
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefills_go_on), cmocka_unit_test(other_texts),
-        cmocka_unit_test(other_operations), cmocka_unit_test(memory_runs_out)};
+        cmocka_unit_test(other_operations), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(wrong_files_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,8 +118,9 @@ static void cancelled_prefill_keeps_its_tokens(void **state) {
     lk_server_stop(server);
 }
 
-/* A prefill that is cut short before its session has tokens is in memory only. */
-static void cancelled_first_prefill_is_dropped(void **state) {
+/* A first prefill that is cut short goes on after a restart, also a second time, with the same answer
+ * as without a break. Several ranks drop it, and say so. */
+static void cancelled_first_prefill_goes_on(void **state) {
     enum { ALL = 12000 };
     struct lk_server_opts opts = serve_options();
     opts.n_ctx = LONG_CTX;
@@ -127,9 +128,65 @@ static void cancelled_first_prefill_is_dropped(void **state) {
     int fd = start_prefill(server, ALL);
     lk_server_stop(server);
     close(fd);
-    assert_int_equal(stored_files().n, 0);
-    assert_int_equal(n_note, 1);
-    assert_non_null(strstr(last_note, "a prefill of 12000 tokens that was cut short is dropped"));
+    if (opts.n_rank > 1) {
+        assert_int_equal(stored_files().n, 0);
+        assert_int_equal(n_note, 1);
+        assert_non_null(
+            strstr(last_note, "a prefill of 12000 tokens that was cut short is dropped"));
+        return;
+    }
+    struct listing first = stored_files();
+    assert_int_equal(first.n, 1);
+    server = serve_start(&opts);
+    fd = start_prefill(server, ALL);
+    lk_server_stop(server);
+    close(fd);
+    struct listing second = stored_files();
+    assert_int_equal(second.n, 1); /* the second file replaces the first one */
+    server = serve_start(&opts);
+    char *body = make_tokens_body(ALL, "{\"logprobs\": 3}");
+    json_t *json = request_json(server, 200, "POST", "/v1/completions", body);
+    assert_string_equal(prefix_source(json), "store");
+    assert_in_range(reused_tokens(json), 1, ALL - 1);
+    lk_server_stop(server);
+    assert_int_equal(stored_files().n, 1);
+    assert_int_equal(stored_tokens(stored_files().name[0]), ALL);
+    assert_int_equal(n_note, 0);
+    opts.session_dir = NULL;
+    server = serve_start(&opts);
+    json_t *alone = request_json(server, 200, "POST", "/v1/completions", body);
+    expect_same_answer(alone, json);
+    lk_server_stop(server);
+    json_decref(json), json_decref(alone);
+    free(body);
+}
+
+/* A prefill that was cut short is evicted to disk, and goes on from there. */
+static void evicted_prefill_goes_on(void **state) {
+    enum { ALL = 12000 };
+    struct lk_server_opts opts = serve_options();
+    lk_session_opts session = {.n_ctx = ALL};
+    lk_plan plan;
+    if (opts.n_rank > 1) skip(); /* several ranks drop it */
+    assert_int_equal(lk_plan_make(model, recipes[0], &session, &plan, NULL), LK_OK);
+    opts.n_ctx = LONG_CTX;
+    opts.max_bytes = (plan.peak_bytes - plan.weight_bytes) * 9 / 8;
+    struct lk_server *server = serve_start(&opts);
+    close(start_prefill(server, ALL));
+    json_decref(wait_idle_slots(server, 1));
+    json_t *more = json_pack("{s:[i]}", "prompt", 20);
+    for (int i = 1; i < ALL - 50; i++)
+        json_array_append_new(json_object_get(more, "prompt"), json_integer(20 + i % 5));
+    char *text = json_dumps(more, 0), *other = make_tokens_body(ALL, text);
+    json_decref(request_json(server, 200, "POST", "/v1/completions", other));
+    assert_int_equal(stored_files().n, 1);
+    char *body = make_tokens_body(ALL, "{}");
+    json_t *json = request_json(server, 200, "POST", "/v1/completions", body);
+    assert_string_equal(prefix_source(json), "store");
+    assert_true(reused_tokens(json) > 0);
+    lk_server_stop(server);
+    json_decref(json), json_decref(more);
+    free(text), free(other), free(body);
 }
 
 /* A prefill that exceeds the time limit keeps its tokens, so that the next tries go on. */
@@ -553,7 +610,8 @@ int main(void) {
         with_session_dir(chat_continues_after_restart),
         with_session_dir(shared_session_file_stays),
         with_session_dir(cancelled_prefill_keeps_its_tokens),
-        with_session_dir(cancelled_first_prefill_is_dropped),
+        with_session_dir(cancelled_first_prefill_goes_on),
+        with_session_dir(evicted_prefill_goes_on),
         with_session_dir(late_prefill_goes_on),
         with_session_dir(shared_prefix_file_stays),
         with_session_dir(same_prompt_after_restart),

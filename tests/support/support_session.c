@@ -36,8 +36,8 @@ void seal_session(uint8_t *data, size_t size) {
     struct lk_session_header header;
     if (size < sizeof header) return;
     memcpy(&header, data, sizeof header);
-    bool is_old = header.version == LK_SESSION_VERSION_4;
-    int n_section = is_old ? LK_SECTION_CHECKPOINTS : LK_N_SECTION;
+    int n_section = lk_session_sections(header.version);
+    if (n_section == 0) n_section = LK_N_SECTION;
     size_t hashed = offsetof(struct lk_session_header, section) +
                     (size_t)n_section * sizeof *header.section,
            at = hashed + sizeof header.hash;
