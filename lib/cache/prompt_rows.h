@@ -41,8 +41,8 @@ void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int lay
                           enum lk_side side, int head, const struct lk_kv *exact);
 bool lk_cache_join_part(struct lk_cache *to, struct lk_cache *whole, const struct lk_cache *part);
 
-/* Call `visit` with each block that a part holds itself in its first n_layer layers, in an order that
- * depends on the counts alone. They are in RAM. */
+/* Call `visit` with each block that a part holds itself in its first n_layer layers, in an order
+ * that depends on the counts alone. They are in RAM. */
 void lk_cache_part_blocks(const struct lk_cache *part, int n_layer,
                           void (*visit)(void *user, void *block, size_t n), void *user);
 

@@ -382,9 +382,9 @@ lk_status lk_checkpoints_check(const struct lk_session *s, const void *data, uin
             return lk_fail(err, LK_E_FORMAT, "its checkpoints are not in order");
         const char *reason = check_checkpoint(s, &saved);
         if (reason) return lk_fail(err, LK_E_FORMAT, "%s", reason);
-        status = lk_cache_check(s->cache, saved.counts, saved.head.counts, saved.rows,
-                                saved.head.rows, counts, (int64_t)saved.head.n_tok,
-                                s->cache->shape.n_layer, &why);
+        status =
+            lk_cache_check(s->cache, saved.counts, saved.head.counts, saved.rows, saved.head.rows,
+                           counts, (int64_t)saved.head.n_tok, s->cache->shape.n_layer, &why);
         if (status) lk_fail(err, status, "a checkpoint: %s", why.msg);
         max_tok = saved.head.n_tok - 1;
         counts = saved.counts;

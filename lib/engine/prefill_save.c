@@ -205,7 +205,7 @@ uint64_t lk_prefill_saved_done(const uint8_t *data, uint64_t size) {
 
 /* ---- loading ---- */
 
-/* Plan the checkpoints that the file has, of which data is the first, as far as there is room. */
+/* Plan the n checkpoints in data, as far as there is room. */
 static void plan(struct lk_session *s, const uint8_t *data, int n) {
     struct lk_checkpoints *c = &s->checkpoints;
     for (int i = 0; i < n; i++) {

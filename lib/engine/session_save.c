@@ -58,7 +58,7 @@ static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
     return saving->ok;
 }
 
-/* Counts or rows of the cache; of a suspended prefill those of the layers that are done. */
+/* Counts or rows of the cache; a suspended prefill has only layers that are done. */
 static bool write_cache(const struct lk_session *s, bool counts, struct lk_saving *saving) {
     struct lk_ledger *ledger = &s->model->ledger;
     size_t n = (size_t)s->cache->shape.n_layer * sizeof *s->cache->kv;

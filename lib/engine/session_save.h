@@ -10,8 +10,8 @@
  *   | counts   see cache/cache_save.h                        |
  *   | rows     see cache/cache_save.h: nearly all of the file |
  *   | checkpoints  see engine/checkpoint.h, or nothing   |
- *   | prefill  that was cut short, see engine/prefill_save.h, or nothing: tokens, states, counts
- *   |          and rows are then those of the prefill      |
+ *   | prefill  that was cut short, see engine/prefill_save.h, or nothing: it also has the tokens,
+ *   |          states, counts and rows before              |
  *
  * Files of version 5 have no prefill, files of version 4 no checkpoints either, and no entries for
  * them in the header.

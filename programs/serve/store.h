@@ -41,7 +41,8 @@ bool lk_store_path(const struct lk_store *store, const char *name, bool must_exi
 
 /* Read only the recipe (an index into the server's recipes) and the tokens of a saved session.
  * *n_done (may be NULL): how many of them need not be computed again, which are fewer if its
- * prefill was cut short. Free *tok with lk_tokens_free. LK_E_IO, LK_E_FORMAT. LK_E_UNSUPPORTED: the recipe is not allowed. */
+ * prefill was cut short. Free *tok with lk_tokens_free. LK_E_IO, LK_E_FORMAT. LK_E_UNSUPPORTED: the
+ * recipe is not allowed. */
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
                            int32_t **tok, size_t *n_tok, size_t *n_done, lk_err *err);
 

@@ -118,8 +118,8 @@ static void cancelled_prefill_keeps_its_tokens(void **state) {
     lk_server_stop(server);
 }
 
-/* A first prefill that is cut short goes on after a restart, also a second time, with the same answer
- * as without a break. Several ranks drop it, and say so. */
+/* A first prefill that is cut short goes on after a restart, also a second time, with the same
+ * answer as without a break. Several ranks drop it, and say so. */
 static void cancelled_first_prefill_goes_on(void **state) {
     enum { ALL = 12000 };
     struct lk_server_opts opts = serve_options();
