@@ -7,7 +7,6 @@
 answer run_attend(bench_card &card, const job &j);
 answer run_move(bench_card &card, const job &j);
 answer run_latent(bench_card &card, const job &j);
-answer run_evict(bench_card &card, const job &j);
 answer run_less(bench_card &card, const job &j);
 
 #endif

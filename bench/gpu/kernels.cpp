@@ -7,7 +7,7 @@
  *     attend ...             attend_job.cpp
  *     encode ..., age ...    move_job.cpp
  *     latent ..., score ...  latent_job.cpp
- *     evict ..., less ...    evict_job.cpp
+ *     less ...               less_job.cpp
  *
  * `us` is the median time of one launch, `sd` its standard deviation over `repeats` repetitions of
  * a graph of launches. `emulate=1` at the end of a job makes the sizes small. */
@@ -109,7 +109,6 @@ answer run_check(bench_card &card) {
         "age heads=2/2 d=128 rows=64 from=rot4/rot4 k=rot3 v=rot2 emulate=1",
         "latent heads=4/4 d=128 batch=1 rows=650 queries=1 k=rot4 v=rot4 k_rank=128 v_rank=384 "
         "rope=before emulate=1",
-        "evict heads=4/4 d=128 batch=2 keep=51 emulate=1",
         "less heads=4/2 d=128 batch=2 part=features emulate=1",
         "less heads=4/2 d=128 batch=2 part=update emulate=1",
         "less heads=4/2 d=128 batch=2 part=read emulate=1",
@@ -133,7 +132,6 @@ answer run(bench_card &card, const job &j) {
     if (j.kind == "attend") return run_attend(card, j);
     if (j.kind == "encode" || j.kind == "age") return run_move(card, j);
     if (j.kind == "latent" || j.kind == "score") return run_latent(card, j);
-    if (j.kind == "evict") return run_evict(card, j);
     if (j.kind == "less") return run_less(card, j);
     return skipped("no kernels for '" + j.kind + "' yet");
 }

@@ -1,4 +1,4 @@
-/* Launches of the kernels that write rows, and of eviction. Lists of commands are in the card's
+/* Launches of the kernels that write and weigh rows. Lists of commands are in the card's
  * memory. All functions return 0 or an error number (cuda/runtime.h). */
 #ifndef LK_CUDA_LAUNCH_MOVES_H
 #define LK_CUDA_LAUNCH_MOVES_H
@@ -17,10 +17,6 @@ int gpu_project_rows(uint64_t project, int n, int n_item, int d_head, gpu_stream
 /* Copy or clear blocks [n]; max_bytes: of the largest one. Set entries of tables [n]. */
 int gpu_copy_blocks(uint64_t copy, int n, uint64_t max_bytes, gpu_stream stream);
 int gpu_set_entries(uint64_t entry, int n, gpu_stream stream);
-
-/* Rows arrive in the states of layers [n]; victims are chosen in layers [n] of n_head heads. */
-int gpu_arrive_rows(uint64_t arrive, int n, gpu_stream stream);
-int gpu_evict_rows(uint64_t evict, int n, int n_head, gpu_stream stream);
 
 /* LESS in layers [n] whose networks have the shape of *shape, which is the host's copy of one of
  * them: add shape->n_row rows to the states, or attend to them with shape->n_tok tokens. */

@@ -1,9 +1,9 @@
-/* Kernels that write rows, eviction and LESS: their launches. */
-#include "cuda/evict.cuh"
+/* Kernels that write rows, weigh them, and LESS: their launches. */
 #include "cuda/launch_moves.h"
 #include "cuda/less.cuh"
 #include "cuda/move.cuh"
 #include "cuda/project.cuh"
+#include "cuda/weigh.cuh"
 
 int gpu_move_rows(uint64_t move, int n, int n_item, int shared, gpu_stream stream) {
     if (n_item == 0) return 0;
@@ -29,16 +29,6 @@ int gpu_copy_blocks(uint64_t copy, int n, uint64_t max_bytes, gpu_stream stream)
 int gpu_set_entries(uint64_t entry, int n, gpu_stream stream) {
     if (n == 0) return 0;
     return gpu_launch<set_entries_kernel>({(n + 31) / 32, 1, 1}, 0, stream, {entry, n});
-}
-
-int gpu_arrive_rows(uint64_t arrive, int n, gpu_stream stream) {
-    if (n == 0) return 0;
-    return gpu_launch<arrive_kernel>({n, 1, 1}, 0, stream, {arrive});
-}
-
-int gpu_evict_rows(uint64_t evict, int n, int n_head, gpu_stream stream) {
-    if (n == 0) return 0;
-    return gpu_launch<evict_kernel>({n, n_head, 1}, EVICT_SHARED, stream, {evict});
 }
 
 int gpu_less_absorb(uint64_t less, int n, const struct lk_device_less *shape, gpu_stream stream) {

@@ -236,42 +236,6 @@ struct lk_device_project {
     int32_t first_item;     /* as in lk_device_move */
 };
 
-/* ---- eviction: the state of struct lk_evict, in device memory ---- */
-
-/* How a row's score follows from the scores of the heads (recipe/policy.h). */
-enum lk_device_policy {
-    LK_DEVICE_NEWEST, /* all rows have the same */
-    LK_DEVICE_RANDOM, /* a number that follows from the seed, the head and the position */
-    LK_DEVICE_SCORES, /* the sum over the `summed` heads that the head belongs to */
-};
-
-/* Rows of a batch compete with the n_held rows of a level with a limit (replace_rows in
- * cache/move.c). Row r of the batch has index base + n_held + r. For every row and unit the victim
- * is found, the state is updated, and the batch's entries are removed at the end.
- *
- *   victim[r][head]   the row of the level that row r replaces, counted from the level's first row;
- *                     -1 if row r itself is evicted
- *   evicted[r][head]  r if row r itself is evicted, else -1
- *
- * As indices of moves they read what is evicted, and then replace it. Scores are not NaN. */
-struct lk_device_evict {
-    uint64_t score;           /* float [n][n_head]; 0: the policy needs none */
-    uint64_t pos;             /* int32_t [n][n_head] */
-    uint64_t victim, evicted; /* int32_t [n_left][n_head] */
-    int64_t base, n_held, n_left, n, n_tok;
-    int32_t n_head, unit; /* heads that keep the same rows */
-    int32_t policy;       /* enum lk_device_policy */
-    int32_t summed, mean; /* mean: divided by the number of tokens since the row's */
-    uint32_t seed;
-};
-
-/* New rows in that state: n rows from row `at` on get positions pos, pos + 1, ... and scores 0. */
-struct lk_device_arrive {
-    uint64_t score, pos; /* as above */
-    int64_t at, n;
-    int32_t n_head, first_pos;
-};
-
 /* Attention weights of rows, for policies: `score` [n_row][n_head_kv] += the weights that the rows
  * of a level of K get from the queries, summed over tokens and over the query heads of a KV head
  * (attention/attn_weights.h); of the KV heads [first_part, first_part + n_part). */

@@ -1,12 +1,10 @@
-/* Jobs of bench/gpu/kernels.cpp for policies and LESS, of one layer of `batch` sequences:
+/* Jobs of bench/gpu/kernels.cpp for LESS, of one layer of `batch` sequences:
  *
- *     evict heads=32/32 d=128 batch=64 keep=51   choose a victim for each KV head, by scores (H2O)
  *     less ... part=features state=8             the 8 features of a key that was evicted
  *     less ... part=update state=8               add them to the sums
  *     less ... part=read state=8                 the features of queries, and what they read
  *
  * A launch is for all sequences. Networks have a hidden layer of 512 numbers, as LESS's. */
-#include "cuda/evict.cuh"
 #include "cuda/launch_moves.h"
 #include "cuda/less.cuh"
 #include "gpu/jobs.h"
@@ -184,41 +182,4 @@ answer run_less(bench_card &card, const job &j) {
     });
     if (j.emulate()) result.nmse = less_error(part, p, s, on, list[0]);
     return result;
-}
-
-/* ---- victims ---- */
-
-answer run_evict(bench_card &card, const job &j) {
-    shape s;
-    if (!read_shape(j, &s)) return skipped("no heads=");
-    int keep = j.number("keep");
-    size_t kv = (size_t)s.kv_heads, n = (size_t)(keep + 1) * kv;
-    noise random(6);
-    arrays on(card);
-    std::vector<float> score = random.many(n);
-    std::vector<int32_t> pos(n), none(kv);
-    for (size_t i = 0; i < n; i++) pos[i] = (int32_t)(i / kv);
-    std::vector<struct lk_device_evict> list;
-    for (int b = 0; b < s.batch; b++) {
-        struct lk_device_evict e = {};
-        e.score = on.add(score), e.pos = on.add(pos);
-        e.victim = on.add(none), e.evicted = on.add(none);
-        e.n_held = keep, e.n_left = 1, e.n = keep + 1, e.n_tok = keep + 1;
-        e.n_head = s.kv_heads, e.unit = e.summed = 1, e.policy = LK_DEVICE_SCORES;
-        list.push_back(e);
-    }
-    uint64_t at = on.add(list);
-    if (!on.complete) return skipped("out of memory");
-    answer a =
-        timed(card, 8, [&](int) { return gpu_evict_rows(at, s.batch, s.kv_heads, card.stream); });
-    if (!j.emulate()) return a;
-    std::vector<int32_t> victim = on.get<int32_t>(list[0].victim, kv);
-    for (size_t h = 0; h < kv; h++) {
-        int32_t least = 0;
-        for (int32_t i = 1; i <= keep; i++)
-            if (score[(size_t)i * kv + h] < score[(size_t)least * kv + h]) least = i;
-        if (victim[h] != (least == keep ? -1 : least)) return failed("another victim");
-    }
-    a.nmse = 0;
-    return a;
 }

@@ -1,16 +1,15 @@
-/* Eviction, projection, LESS and copies on the device, against the CPU's functions. */
+/* Attention weights of rows, projection, LESS and copies on the device, against the CPU's functions. */
 extern "C" {
 #include "codec/codec.h"
 #include "codec/f16.h"
 #include "device/moves.h"
-#include "recipe/policy.h"
 #include "support_basis.h"
 #include "support_emulated.h"
 #include "test.h"
 }
-#include "cuda/evict.cuh"
 #include "cuda/less.cuh"
 #include "cuda/project.cuh"
+#include "cuda/weigh.cuh"
 
 #include <vector>
 
@@ -43,106 +42,6 @@ void launch(int x, int y, int z, int shared, const typename K::args &a, bool rev
         K::warp(a, (char *)memory.data(), gpu_place{j % x, j / x % y, j / x / y, 0, 0});
     }
     lanes_reversed = false;
-}
-
-/* ---- victims ---- */
-
-struct state {
-    std::vector<float> score;
-    std::vector<int32_t> pos, victim, evicted;
-};
-
-/* What the CPU does in replace_rows (cache/move.c), on the state alone. */
-void evict_on_cpu(const struct lk_policy *policy, const struct lk_device_evict &e, state *s) {
-    int n_head = e.n_head;
-    bool scores = lk_policy_needed_scores(policy) != LK_SCORES_NONE;
-    struct lk_policy_rows rows = {scores ? &s->score[(size_t)(e.base * n_head)] : NULL,
-                                  &s->pos[(size_t)(e.base * n_head)], n_head, e.unit, e.n_tok};
-    int64_t victim = 0;
-    for (int64_t r = 0; r < e.n_left; r++)
-        for (int head = 0; head < n_head; head += e.unit) {
-            int64_t arrival = e.n_held + r;
-            if (head == 0 || !lk_policy_is_per_layer(policy))
-                victim = lk_policy_argmin(policy, &rows, e.n_held, arrival, head);
-            for (int h = head; h < head + e.unit; h++) {
-                s->victim[(size_t)(r * n_head + h)] = victim == arrival ? -1 : (int32_t)victim;
-                s->evicted[(size_t)(r * n_head + h)] = victim == arrival ? (int32_t)r : -1;
-                s->pos[(size_t)((e.base + victim) * n_head + h)] =
-                    s->pos[(size_t)((e.base + arrival) * n_head + h)];
-                if (scores)
-                    s->score[(size_t)((e.base + victim) * n_head + h)] =
-                        s->score[(size_t)((e.base + arrival) * n_head + h)];
-            }
-        }
-    int64_t gap = e.base + e.n_held;
-    size_t n_after = (size_t)((e.n - gap - e.n_left) * n_head);
-    memmove(&s->pos[(size_t)(gap * n_head)], &s->pos[(size_t)((gap + e.n_left) * n_head)],
-            n_after * sizeof(int32_t));
-    if (scores)
-        memmove(&s->score[(size_t)(gap * n_head)], &s->score[(size_t)((gap + e.n_left) * n_head)],
-                n_after * sizeof(float));
-}
-
-void chooses_victims(void **unused) {
-    (void)unused;
-    const struct {
-        struct lk_policy policy;
-        int n_head, unit;
-    } cases[] = {
-        {{LK_POLICY_NEWEST, false, false, 0}, 3, 1}, {{LK_POLICY_RANDOM, false, false, 77}, 4, 1},
-        {{LK_POLICY_RANDOM, false, false, 5}, 4, 2}, {{LK_POLICY_H2O, false, false, 0}, 3, 1},
-        {{LK_POLICY_H2O, true, false, 0}, 4, 2},     {{LK_POLICY_TOVA, false, false, 0}, 8, 1},
-        {{LK_POLICY_TOVA, false, false, 0}, 4, 2},   {{LK_POLICY_TOVA, false, true, 0}, 6, 3},
-        {{LK_POLICY_H2O, false, false, 0}, 1, 1},    {{LK_POLICY_TOVA, false, false, 0}, 2, 2},
-    };
-    for (size_t i = 0; i < 10 * sizeof cases / sizeof *cases; i++) {
-        const auto &c = cases[i / 10];
-        struct lk_device_evict e = {};
-        e.n_head = c.n_head, e.unit = c.unit;
-        e.base = random_int(&draw, 0, 5);
-        e.n_held = random_int(&draw, 1, i % 3 ? 20 : 150);
-        e.n_left = random_int(&draw, 1, 40);
-        e.n = e.base + e.n_held + e.n_left + random_int(&draw, 0, 70);
-        e.n_tok = 10008;
-        size_t n = (size_t)(e.n * e.n_head);
-        state want;
-        want.pos.resize(n), want.score = draw_floats(n);
-        want.victim.resize((size_t)(e.n_left * e.n_head)), want.evicted = want.victim;
-        for (size_t j = 0; j < n; j++) /* rows of the level are in no order */
-            want.pos[j] = (int32_t)((int64_t)j / e.n_head * 7919 % 10007);
-        for (float &s : want.score) s = (float)(int)(3 * s); /* many are equal */
-        bool scores = lk_policy_needed_scores(&c.policy) != LK_SCORES_NONE;
-        state got = want;
-        e.policy = scores                              ? LK_DEVICE_SCORES
-                   : c.policy.kind == LK_POLICY_RANDOM ? LK_DEVICE_RANDOM
-                                                       : LK_DEVICE_NEWEST;
-        e.summed = lk_policy_is_per_layer(&c.policy) ? c.n_head : c.unit;
-        e.mean = c.policy.mean, e.seed = c.policy.seed;
-        evict_on_cpu(&c.policy, e, &want);
-        e.score = scores ? address(got.score) : 0, e.pos = address(got.pos);
-        e.victim = address(got.victim), e.evicted = address(got.evicted);
-        launch<evict_kernel>(1, e.n_head, 1, EVICT_SHARED, {(uint64_t)(uintptr_t)&e}, i % 2);
-        assert_memory_equal(got.victim.data(), want.victim.data(), want.victim.size() * 4);
-        assert_memory_equal(got.evicted.data(), want.evicted.data(), want.evicted.size() * 4);
-        size_t n_left = (size_t)((e.n - e.n_left) * e.n_head);
-        assert_memory_equal(got.pos.data(), want.pos.data(), n_left * 4);
-        if (scores) assert_memory_equal(got.score.data(), want.score.data(), n_left * 4);
-    }
-}
-
-void rows_arrive(void **unused) {
-    (void)unused;
-    const int n_head = 3, n = 20;
-    std::vector<int32_t> pos(n * n_head, 7);
-    std::vector<float> score(n * n_head, 7);
-    struct lk_device_arrive a = {address(score), address(pos), 4, 13, n_head, 100};
-    launch<arrive_kernel>(1, 1, 1, 0, {(uint64_t)(uintptr_t)&a}, true);
-    for (int i = 0; i < n * n_head; i++) {
-        int row = i / n_head;
-        bool is_new = row >= 4 && row < 17;
-        assert_int_equal(pos[(size_t)i], is_new ? 96 + row : 7);
-        assert_true(score[(size_t)i] == (is_new ? 0 : 7));
-    }
 }
 
 /* ---- weights ---- */
@@ -380,9 +279,11 @@ void copies_blocks(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chooses_victims), cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(weighs_rows),     cmocka_unit_test(projects_rows),
-        cmocka_unit_test(absorbs_rows),    cmocka_unit_test(copies_blocks),
+
+        cmocka_unit_test(weighs_rows),
+        cmocka_unit_test(projects_rows),
+        cmocka_unit_test(absorbs_rows),
+        cmocka_unit_test(copies_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
