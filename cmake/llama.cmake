@@ -53,6 +53,10 @@ else()
   string(REGEX MATCH "\\.a$" LK_LLAMA_STATIC "${lk_location}")
   # The package does not export the system libraries that its archives need.
   set_property(TARGET ggml::ggml-base APPEND PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads ${LK_SYSTEM_LIBS})
+  if(LK_LLAMA_STATIC AND TARGET ggml::ggml-cuda) # nor CUDA's
+    find_package(CUDAToolkit REQUIRED)
+    set_property(TARGET ggml::ggml-cuda APPEND PROPERTY INTERFACE_LINK_LIBRARIES CUDA::cudart_static CUDA::cublas)
+  endif()
 endif()
 
 add_library(lowkey_llama INTERFACE)
