@@ -147,6 +147,9 @@ def broken(kernel, arch, limits):
     if arch == ARCHITECTURES[0] and loops is not None:
         values.update(loops=[x[0] for x in loops], alu=[x[1] for x in loops], path=[x[2] for x in loops], path_alu=[x[3] for x in loops])
     for key, limit in limits.items():
+        key, _, only = key.partition("@")
+        if only != arch if only else f"{key}@{arch}" in limits:
+            continue
         value = values.get(key, limit)
         if len(value) < len(limit) or any(a > b for a, b in zip(value, limit)):
             yield f"sm_{arch}: {name}: {key} {value}, at most {limit}"
