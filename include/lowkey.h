@@ -444,9 +444,11 @@ typedef struct {
     uint64_t sidecar_bytes; /* of weight_bytes: what sessions share of the sidecar */
     uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
     uint64_t device_bytes;  /* weights and activations on the model's device, in no other number */
-    uint64_t device_cache_bytes; /* rows on the session's device, in whole slabs of the device and
+    uint64_t device_cache_bytes;   /* rows on the session's device, in whole slabs of the device and
                                     with one to grow for each block size: part of cache_bytes, but
                                     not of peak_bytes, which are in RAM */
+    uint64_t device_scratch_bytes; /* what the session has there besides rows, at most */
+    uint64_t device_shared_bytes;  /* what all sessions of the recipe share there, of the sidecar */
 } lk_plan;
 
 /* Memory that a session with these options will need when it is full (n_tok is opts->n_ctx),

@@ -34,24 +34,15 @@ static uint64_t put(struct writer *p, const void *from, size_t bytes) {
     return address;
 }
 
-/* Rotated levels of heads' rows share one prepared query, or one sum. */
-static bool mixes_sigma(const struct lk_kv *kv) {
-    bool seen[2] = {false, false};
-    for (int i = 0; i < kv->n_level; i++)
-        if (!kv->level[i].basis && lk_codec_rotates(&kv->rule[i].codec))
-            seen[kv->rule[i].codec.sigma] = true;
-    return seen[0] && seen[1];
-}
-
 int lk_attn_device_ranges(const struct lk_attn *attn) {
-    return (mixes_sigma(attn->k) ? 2 : 1) * (mixes_sigma(attn->v) ? 2 : 1);
+    return (lk_kv_mixes_sigma(attn->k) ? 2 : 1) * (lk_kv_mixes_sigma(attn->v) ? 2 : 1);
 }
 
 /* The range of the rows that are in these levels of K and V. */
 static int range_of(const struct lk_attn *attn, int k_level, int v_level) {
     const struct lk_codec *k = &attn->k->rule[k_level].codec, *v = &attn->v->rule[v_level].codec;
-    int range = mixes_sigma(attn->k) && k->sigma;
-    return mixes_sigma(attn->v) ? 2 * range + (v->sigma != 0) : range;
+    int range = lk_kv_mixes_sigma(attn->k) && k->sigma;
+    return lk_kv_mixes_sigma(attn->v) ? 2 * range + (v->sigma != 0) : range;
 }
 
 static bool level_shifts(const struct lk_attn *attn, int level) {
@@ -360,8 +351,8 @@ static uint64_t results_at(const struct lk_attn *attn, int token) {
 
 static bool uses_sigma(const struct lk_attn *attn, enum lk_side side, int range) {
     const struct lk_kv *kv = side == LK_K ? attn->k : attn->v;
-    if (!mixes_sigma(kv)) return true;
-    return side == LK_K && mixes_sigma(attn->v) ? range / 2 : range % 2;
+    if (!lk_kv_mixes_sigma(kv)) return true;
+    return side == LK_K && lk_kv_mixes_sigma(attn->v) ? range / 2 : range % 2;
 }
 
 /* What the fast kernel of the body reads, if the call has nothing that it does not know. query: the

@@ -4,6 +4,9 @@
 #include "cache/cache.h"
 #include "cache/equalizer.h"
 #include "cache/latent_levels.h"
+#include "cache/latent_there.h"
+#include "cache/move_project.h"
+#include "device/commands.h"
 
 #include <string.h>
 
@@ -125,6 +128,42 @@ static bool estimate_kv(struct lk_cache *cache, struct lk_kv *kv, int64_t n_tok,
     return ok;
 }
 
+/* Bytes of what a call of attention reads of K or V of a layer besides rows: addresses of blocks,
+ * codings, statistics, positions, the matrix of the rotation. */
+static uint64_t packet_bytes(const struct lk_kv *kv, int64_t n_tok) {
+    enum { CODINGS = sizeof(struct lk_device_move_rows) + sizeof(struct lk_device_coding) };
+    uint64_t bytes = 2048; /* levels of trellises, slopes, sinks, gaps */
+    bool evicts_latents = false;
+    for (int i = 0; i < kv->n_level; i++) {
+        int64_t n_block = n_tok / kv->rule[i].block_rows + 2;
+        bytes += (uint64_t)n_block * sizeof(uint64_t) + sizeof(struct lk_device_restore) +
+                 (uint64_t)kv->level[i].n_part * CODINGS;
+        evicts_latents |= kv->level[i].rope && kv->evict;
+    }
+    for (int i = 0; i < 2; i++) bytes += 2 * lk_equalizer_array_bytes(&kv->equalizer[i]);
+    if (evicts_latents) bytes += (uint64_t)n_tok * kv->n_head * sizeof(int32_t);
+    if (kv->d_head & (kv->d_head - 1)) bytes += (uint64_t)kv->d_head * kv->d_head * sizeof(float);
+    return bytes;
+}
+
+/* What a cache has on a device besides blocks. */
+static void estimate_there(const struct lk_cache *cache, const struct lk_device *device,
+                           int64_t n_tok, struct lk_cache_needs *needs) {
+    needs->n_range = 1;
+    if (device->uses_host) return;
+    needs->device_scratch = lk_projecting_bytes(cache);
+    needs->device_shared = lk_latents_there_estimate(cache, device);
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv((struct lk_cache *)cache, k);
+        for (int i = 0; i < 2; i++)
+            needs->device_scratch += lk_equalizer_array_bytes(&kv->equalizer[i]);
+        needs->device_packets += packet_bytes(kv, n_tok);
+        int n_range = (lk_kv_mixes_sigma(kv) ? 2 : 1) *
+                      (lk_kv_mixes_sigma(lk_cache_kv((struct lk_cache *)cache, k ^ 1)) ? 2 : 1);
+        if (n_range > needs->n_range) needs->n_range = n_range;
+    }
+}
+
 lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cache_shape *shape,
                             int64_t n_tok, struct lk_cache_needs *out, lk_err *err) {
     struct lk_ledger ledger = {0};
@@ -153,6 +192,7 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
                                    .derived = own,
                                    .evict_scratch = lk_evict_scratch(cache, n_tok),
                                    .width = lk_cache_max_widths(cache)};
+    if (shape->device) estimate_there(cache, shape->device, n_tok, &needs);
     lk_cache_free(cache);
     if (!ok)
         return lk_fail(err, LK_E_UNSUPPORTED,

@@ -47,11 +47,16 @@ struct lk_evict_scratch lk_evict_scratch(const struct lk_cache *cache, int64_t n
  * sliding windows shorter than LK_CALIBRATE_ROWS may stay exact for longer. LK_E_UNSUPPORTED as
  * lk_cache_new, or if the recipe needs too many block sizes. */
 struct lk_cache_needs {
-    uint64_t cache;   /* bytes held then */
-    uint64_t device;  /* of those in the memory of shape->device, in whole slabs, with a slab more
+    uint64_t cache;  /* bytes held then */
+    uint64_t device; /* of those in the memory of shape->device, in whole slabs, with a slab more
                          of each block size: what is held is never more, and by less than two
                          slabs of each size less */
-    uint64_t scratch; /* of the cache's own */
+    uint64_t device_scratch; /* more there, of the cache's own: statistics, room for projections */
+    uint64_t device_packets; /* and what calls of attention read besides rows, of all layers
+                                (attention/device_call.h): at least */
+    uint64_t device_shared;  /* and bases, which the sessions of a model share (latent_there.h) */
+    int n_range;             /* ranges that a call leaves there (lk_attn_device_ranges) */
+    uint64_t scratch;        /* of the cache's own */
     uint64_t latents; /* of the sidecar, shared by the sessions of this recipe (latent_levels.h) */
     uint64_t derived; /* of scratch: K's up-projection with the session's own statistics */
     struct lk_evict_scratch evict_scratch; /* during the prefill of such a prompt */

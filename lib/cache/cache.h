@@ -43,6 +43,7 @@ struct lk_cache {
     struct lk_device_move *command[2];
     uint64_t sigma_at;
     size_t sigma_bytes;
+    uint64_t there_bytes; /* of what it shares with other caches there (latent_there.h) */
     struct lk_projecting *projecting[2]; /* move_project.h; NULL: no level has latents */
     int64_t reserved;                    /* tokens for which lk_cache_reserve has found memory */
 };

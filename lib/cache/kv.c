@@ -10,6 +10,21 @@ const char *lk_kv_fetch(const struct lk_kv *kv, int level, int64_t b) {
     return kv->copy;
 }
 
+int lk_kv_components(const struct lk_kv *kv, const struct lk_basis *basis) {
+    int max = 0;
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->level[i].basis == basis && kv->level[i].d_part > max) max = kv->level[i].d_part;
+    return max;
+}
+
+bool lk_kv_mixes_sigma(const struct lk_kv *kv) {
+    bool seen[2] = {false, false};
+    for (int i = 0; i < kv->n_level; i++)
+        if (!kv->level[i].basis && lk_codec_rotates(&kv->rule[i].codec))
+            seen[kv->rule[i].codec.sigma] = true;
+    return seen[0] && seen[1];
+}
+
 char *lk_kv_locate(const struct lk_kv *kv, int level, int64_t at, int *row, int64_t *n) {
     int64_t index = kv->count[level].skip + at;
     int block_rows = kv->rule[level].block_rows;

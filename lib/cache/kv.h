@@ -193,6 +193,12 @@ static inline char *lk_kv_block(const struct lk_kv *kv, int level, int64_t b) {
     return lk_block_address(kv->arena, kv->level[level].block[b]);
 }
 
+/* Components that the levels read of a basis. */
+int lk_kv_components(const struct lk_kv *kv, const struct lk_basis *basis);
+
+/* Have some rotated levels of heads' rows channel statistics, and some none? */
+bool lk_kv_mixes_sigma(const struct lk_kv *kv);
+
 /* Block b of a level for reading by the CPU: itself, or a copy of a device's block until the next
  * call for this side. NULL if it is not held here. */
 const char *lk_kv_fetch(const struct lk_kv *kv, int level, int64_t b);

@@ -301,14 +301,6 @@ static bool has_k_up(const struct lk_level_rule *rule) {
     return rule->codec.projection == LK_PROJECTION_LATENT_PRE;
 }
 
-/* Components that the levels of kv read of a basis. */
-static int components_read(const struct lk_kv *kv, const struct lk_basis *basis) {
-    int max = 0;
-    for (int i = 0; i < kv->n_level; i++)
-        if (kv->level[i].basis == basis && kv->level[i].d_part > max) max = kv->level[i].d_part;
-    return max;
-}
-
 static lk_status open_k_up(struct lk_cache *cache, struct lk_level *level,
                            const struct lk_level_rule *rule, lk_err *err) {
     struct k_up_use use = use_of(cache, rule);
@@ -329,7 +321,7 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
         int n_comp[LK_MAX_KV_LEVEL];
         if (kv->is_elsewhere) continue;
-        for (int i = 0; i < kv->n_level; i++) n_comp[i] = components_read(kv, kv->level[i].basis);
+        for (int i = 0; i < kv->n_level; i++) n_comp[i] = lk_kv_components(kv, kv->level[i].basis);
         for (int i = 0; !status && i < kv->n_level; i++) {
             struct lk_level *level = &kv->level[i];
             if (!level->basis) continue;
@@ -399,7 +391,7 @@ void lk_latent_levels_estimate(const struct lk_cache *cache, uint64_t *own, uint
             const struct lk_level *level = &kv->level[i];
             if (!level->basis || kv->is_elsewhere) continue;
             if (!has_same_basis(kv, i))
-                *shared += lk_basis_copy_bytes(level->basis, components_read(kv, level->basis));
+                *shared += lk_basis_copy_bytes(level->basis, lk_kv_components(kv, level->basis));
             struct k_up_use use = use_of(cache, &kv->rule[i]);
             if (has_k_up(&kv->rule[i]) && !has_same_k_up(kv, i))
                 *(kv->rule[i].codec.sigma ? own : shared) += k_up_bytes(level, &use);

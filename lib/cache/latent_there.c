@@ -64,8 +64,40 @@ static bool make_content(struct lk_there *t, const struct lk_cache *cache, size_
     return ok;
 }
 
+/* Let a cache be a user less. */
+static void drop_content(struct lk_there_list *list, struct lk_there *content) {
+    struct lk_there **at = &list->first;
+    while (*at != content) at = &(*at)->next;
+    struct lk_there *t = *at;
+    if (--t->n_user > 0) return;
+    *at = t->next;
+    t->key.device->call->free(t->key.device, t->at, t->bytes);
+    lk_ledger_remove(t->ledger, LK_FOR_WEIGHTS, t->bytes);
+    lk_release(list->ledger, LK_FOR_OTHER, t, sizeof *t);
+}
+
+/* Has a level of the cache the content? */
+static bool uses_content(struct lk_cache *cache, const struct lk_there *t) {
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(cache, k);
+        if (kv->fast.content[0] == t || kv->fast.content[1] == t) return true;
+        for (int i = 0; i < kv->n_level; i++)
+            if (kv->level[i].content == t) return true;
+    }
+    return false;
+}
+
+/* Count a content against the limit of a cache, once, unless only that cache has it. */
+static bool borrow_content(struct lk_cache *cache, const struct lk_there *t) {
+    struct lk_ledger *ledger = cache->shape.device_ledger;
+    if (t->ledger == ledger || uses_content(cache, t)) return true;
+    if (!lk_ledger_borrow(ledger, t->bytes)) return false;
+    cache->there_bytes += t->bytes;
+    return true;
+}
+
 /* The content of a key, for one more user. NULL without memory. */
-static struct lk_there *take_content(struct lk_there_list *list, const struct lk_cache *cache,
+static struct lk_there *take_content(struct lk_there_list *list, struct lk_cache *cache,
                                      const struct key *key, size_t bytes, fill_content *fill,
                                      const void *how) {
     pthread_mutex_lock(&list->lock);
@@ -82,22 +114,27 @@ static struct lk_there *take_content(struct lk_there_list *list, const struct lk
         }
     }
     if (t) t->n_user++;
+    if (t && !borrow_content(cache, t)) {
+        drop_content(list, t);
+        t = NULL;
+    }
     pthread_mutex_unlock(&list->lock);
     return t;
 }
 
-static void return_content(struct lk_there_list *list, const struct lk_there *content) {
-    if (!content) return;
+/* Give back what a level has. */
+static void return_content(struct lk_there_list *list, struct lk_cache *cache,
+                           const struct lk_there **content) {
+    if (!*content) return;
     pthread_mutex_lock(&list->lock);
-    struct lk_there **at = &list->first;
-    while (*at != content) at = &(*at)->next;
-    struct lk_there *t = *at;
-    if (--t->n_user == 0) {
-        *at = t->next;
-        t->key.device->call->free(t->key.device, t->at, t->bytes);
-        lk_ledger_remove(t->ledger, LK_FOR_WEIGHTS, t->bytes);
-        lk_release(list->ledger, LK_FOR_OTHER, t, sizeof *t);
+    struct lk_there *t = list->first;
+    while (t != *content) t = t->next;
+    *content = NULL;
+    if (t->ledger != cache->shape.device_ledger && !uses_content(cache, t)) {
+        lk_ledger_return(cache->shape.device_ledger, t->bytes);
+        cache->there_bytes -= t->bytes;
     }
+    drop_content(list, t);
     pthread_mutex_unlock(&list->lock);
 }
 
@@ -316,8 +353,8 @@ static int body_of(const struct lk_kv *kv) {
     return kv->level[i].basis && plain && kv->rule[i].n_other == 0 ? i : -1;
 }
 
-static bool choose_kernel(const struct lk_cache *cache, struct pair *p) {
-    struct lk_device *device = cache->shape.device;
+static bool choose_kernel(const struct lk_cache *cache, const struct lk_device *device,
+                          struct pair *p) {
     const struct lk_level *k = p->level[LK_K], *v = p->level[LK_V];
     struct lk_device_latent_need need = {
         .d_head = p->d_head,
@@ -357,6 +394,10 @@ static lk_status set_pair(struct lk_there_list *list, struct lk_cache *cache, st
     return LK_OK;
 }
 
+static int64_t rope_positions(const struct lk_cache *cache) {
+    return cache->shape.n_pos > 0 ? cache->shape.n_pos : cache->shape.n_ctx;
+}
+
 static lk_status set_rope(struct lk_there_list *list, struct lk_cache *cache, struct lk_kv *k,
                           const struct pair *p) {
     struct key key;
@@ -364,7 +405,7 @@ static lk_status set_rope(struct lk_there_list *list, struct lk_cache *cache, st
     memset(&key, 0, sizeof key);
     key.device = cache->shape.device, key.kernel = p->kernel.number + 1;
     key.rope = p->level[LK_K]->rope;
-    key.n_pos = cache->shape.n_pos > 0 ? cache->shape.n_pos : cache->shape.n_ctx;
+    key.n_pos = rope_positions(cache);
     lay_out_rope(&key, p, at);
     struct lk_there *t = take_content(list, cache, &key, at[ROPE_END], fill_rope, p);
     if (!t) return LK_E_NOMEM;
@@ -374,17 +415,25 @@ static lk_status set_rope(struct lk_there_list *list, struct lk_cache *cache, st
     return LK_OK;
 }
 
+/* The bodies of a layer, if a kernel of the device takes them. */
+static bool find_pair(const struct lk_cache *cache, const struct lk_device *device,
+                      const struct lk_kv kv[2], struct pair *p) {
+    int level[2] = {body_of(&kv[LK_K]), body_of(&kv[LK_V])};
+    *p = (struct pair){.n_head_kv = kv[LK_K].n_head, .d_head = kv[LK_K].d_head};
+    if (level[LK_K] < 0 || level[LK_V] < 0 || kv[LK_K].evict) return false;
+    for (int side = 0; side < 2; side++) {
+        p->level[side] = &kv[side].level[level[side]];
+        p->codec[side] = &kv[side].rule[level[side]].codec;
+    }
+    return choose_kernel(cache, device, p);
+}
+
 /* Choose the kernel of a layer's body, and give it what it reads. */
 static lk_status open_pair(struct lk_there_list *list, struct lk_cache *cache, struct lk_kv kv[2]) {
-    struct pair p = {.n_head_kv = kv[LK_K].n_head, .d_head = kv[LK_K].d_head};
-    int level[2] = {body_of(&kv[LK_K]), body_of(&kv[LK_V])};
-    if (level[LK_K] < 0 || level[LK_V] < 0 || kv[LK_K].evict) return LK_OK;
-    for (int side = 0; side < 2; side++) {
-        p.level[side] = &kv[side].level[level[side]];
-        p.codec[side] = &kv[side].rule[level[side]].codec;
-        kv[LK_K].fast.level[side] = level[side];
-    }
-    if (!choose_kernel(cache, &p)) return LK_OK;
+    struct pair p;
+    if (!find_pair(cache, cache->shape.device, kv, &p)) return LK_OK;
+    for (int side = 0; side < 2; side++)
+        kv[LK_K].fast.level[side] = (int)(p.level[side] - kv[side].level);
     size_t up_bytes = (size_t)p.d_head * p.level[LK_K]->d_part * sizeof *p.up;
     p.up = lk_alloc(cache->ledger, LK_FOR_SCRATCH, up_bytes);
     if (!p.up) return LK_E_NOMEM;
@@ -412,7 +461,48 @@ lk_status lk_latents_there_open(struct lk_there_list *list, struct lk_cache *cac
 void lk_latents_there_close(struct lk_there_list *list, struct lk_cache *cache) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
-        for (int i = 0; i < kv->n_level; i++) return_content(list, kv->level[i].content);
-        for (int i = 0; i < 2; i++) return_content(list, kv->fast.content[i]);
+        for (int i = 0; i < kv->n_level; i++) return_content(list, cache, &kv->level[i].content);
+        for (int i = 0; i < 2; i++) return_content(list, cache, &kv->fast.content[i]);
     }
+}
+
+/* ---- estimates ---- */
+
+/* Bytes of the bases of K or V of a layer. An older level with the same basis has it already. */
+static uint64_t estimate_bases(const struct lk_kv *kv) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < kv->n_level; i++) {
+        const struct lk_level *level = &kv->level[i];
+        bool seen = false;
+        for (int j = 0; j < i; j++)
+            seen |= kv->level[j].basis == level->basis && kv->level[j].rope == level->rope;
+        if (!level->basis || seen) continue;
+        struct lk_basis read = *level->basis;
+        size_t at[END + 1];
+        read.n_comp = lk_kv_components(kv, level->basis);
+        lay_out_basis(&read, level->rope, at);
+        bytes += at[END];
+    }
+    return bytes;
+}
+
+uint64_t lk_latents_there_estimate(const struct lk_cache *cache, const struct lk_device *device) {
+    const struct lk_rope *last = NULL; /* layers have one, or one of two in turn */
+    uint64_t bytes = 0;
+    for (int layer = 0; layer < cache->shape.n_layer; layer++) {
+        const struct lk_kv *kv = cache->kv[layer];
+        struct pair p;
+        if (kv[LK_K].is_elsewhere) continue;
+        bytes += estimate_bases(&kv[LK_K]) + estimate_bases(&kv[LK_V]);
+        if (!find_pair(cache, device, kv, &p)) continue;
+        size_t at[PAIR_END + 1], tables[ROPE_END + 1];
+        struct key key = {.n_pos = rope_positions(cache)};
+        lay_out_pair(&p, at);
+        bytes += at[PAIR_END];
+        if (p.kernel.post || p.level[LK_K]->rope == last) continue;
+        lay_out_rope(&key, &p, tables);
+        bytes += tables[ROPE_END];
+        last = p.level[LK_K]->rope;
+    }
+    return bytes;
 }

@@ -65,6 +65,12 @@ static bool new_room(struct lk_cache *cache, const struct lk_projecting *sizes, 
     return false;
 }
 
+uint64_t lk_projecting_bytes(const struct lk_cache *cache) {
+    struct lk_projecting sizes = {0};
+    measure(cache, &sizes);
+    return 2 * (uint64_t)sizes.bytes;
+}
+
 bool lk_projecting_new(struct lk_cache *cache) {
     struct lk_projecting sizes = {0};
     measure(cache, &sizes);

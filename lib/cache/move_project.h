@@ -13,6 +13,9 @@ struct lk_cache;
 bool lk_projecting_new(struct lk_cache *cache);
 void lk_projecting_free(struct lk_cache *cache);
 
+/* Bytes of the device that lk_projecting_new allocates. */
+uint64_t lk_projecting_bytes(const struct lk_cache *cache);
+
 /* Execute those of the moves [n] that project, which do not depend on each other. */
 lk_status lk_moves_project(struct lk_cache *cache, const struct lk_move *move, size_t n);
 

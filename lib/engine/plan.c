@@ -49,6 +49,23 @@ static uint64_t layer_floats(const struct lk_hparams *hp) {
            (uint64_t)N_LAYER_INPUT * hp->n_embd_layer;
 }
 
+/* Bytes that a session has on its device besides rows: what its cache has there, rows on their way,
+ * and for each pass queries (of sinks that shift, twice), partial sums and scores. */
+static uint64_t device_scratch(const struct lk_hparams *hp, const struct lk_cache_shape *shape,
+                               const struct lk_cache_needs *needs, uint64_t n_tok, int n_thread) {
+    uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX, width = hp->d_head + hp->d_rope,
+             staged = chunk > LK_MAX_MOVE ? chunk : LK_MAX_MOVE;
+    if (!shape->device) return 0;
+    if ((uint64_t)hp->d_head_swa > width) width = hp->d_head_swa;
+    uint64_t partial = lk_pass_partial_floats(hp, needs->width.latent, chunk, n_thread),
+             there = chunk * hp->n_head * needs->n_range * (width + LK_ATTN_SUMS),
+             score = needs->evict_scratch.attn_scores + chunk * hp->n_head * sizeof(float);
+    uint64_t floats = 2 * chunk * hp->n_head * width + (partial > there ? partial : there) +
+                      staged * (lk_cache_width(shape, LK_K) + lk_cache_width(shape, LK_V));
+    return floats * sizeof(float) + score + score / 8 + needs->device_scratch +
+           needs->device_packets + needs->device_packets / 4; /* tables grow by a quarter */
+}
+
 lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        struct lk_share share, lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -95,7 +112,10 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .scratch_bytes = logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
                      .derived_bytes = needs.derived,
-                     .device_cache_bytes = needs.device};
+                     .device_cache_bytes = needs.device,
+                     .device_scratch_bytes =
+                         device_scratch(hp, &shape, &needs, n_tok, model->n_thread),
+                     .device_shared_bytes = needs.device_shared};
     if (model->net->device) out->device_bytes = model->net->device_bytes + activations;
     out->peak_bytes =
         out->weight_bytes + cache - needs.device + out->scratch_bytes + hidden + exact + select;

@@ -59,7 +59,8 @@ static lk_session_stats own_stats(const lk_session *s) {
                               .device_bytes = device_bytes(s),
                               .checkpoint_bytes = lk_checkpoints_bytes(s),
                               .shared_bytes = atomic_load(&s->ledger.borrowed) +
-                                              atomic_load(&s->rows.ledger.borrowed),
+                                              atomic_load(&s->rows.ledger.borrowed) -
+                                              s->cache->there_bytes,
                               .sidecar_bytes = sidecar_bytes(s),
                               .f16_bytes = lk_cache_f16_bytes(&s->cache->shape, s->n_tok),
                               .scratch_bytes = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH)};

@@ -92,14 +92,20 @@ static lk_status plan_tokens(const lk_model *model, const lk_recipe *recipe,
     return lk_plan_make_peers(model, recipe, &opts, (int32_t)a->ranks, plan, err);
 }
 
+/* What a session has on the device of its cache, and what its weights have there. */
+static uint64_t there_bytes(const lk_plan *plan) {
+    return plan->device_bytes + plan->device_cache_bytes + plan->device_scratch_bytes +
+           plan->device_shared_bytes;
+}
+
 /* Does every stage have room for n_tok tokens? */
 static bool fits(const struct stages *stages, const lk_recipe *recipe, size_t n_tok,
                  const struct plan_args *a) {
     lk_plan plan;
     for (int i = 0; i < stages->n; i++)
         if (plan_tokens(stages->model[i], recipe, a, n_tok, &plan, NULL) ||
-            (plan.device_cache_bytes ? plan.device_bytes + plan.device_cache_bytes
-                                     : plan.peak_bytes) > (uint64_t)a->fit << 20)
+            (plan.device_cache_bytes ? there_bytes(&plan) : plan.peak_bytes) > (uint64_t)a->fit
+                                                                                   << 20)
             return false;
     return true;
 }
@@ -233,8 +239,8 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
         const lk_plan *p = &row[i].plan;
         json_array_append_new(
             list,
-            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i s:I s:I}", "kv",
-                      row[i].kv, "n_tok", (json_int_t)p->n_tok, "cache_bytes",
+            json_pack("{s:s s:I s:I s:I s:o s:o s:I s:I s:I s:I s:I s:I s:o s:i s:I s:I s:I s:I}",
+                      "kv", row[i].kv, "n_tok", (json_int_t)p->n_tok, "cache_bytes",
                       (json_int_t)p->cache_bytes, "f16_bytes", (json_int_t)p->f16_bytes, "ratio",
                       json_number(compression_ratio(p)), "bits_per_value",
                       json_number(p->bits_per_value), "weight_bytes", (json_int_t)p->weight_bytes,
@@ -244,7 +250,9 @@ static int print_json(const struct plan_row *row, size_t n, const struct plan_ar
                       (json_int_t)lk_plan_bytes(p, sessions), "bits_with_sidecar",
                       json_number(bits_with_sidecar(p, sessions)), "stage", row[i].stage,
                       "device_bytes", (json_int_t)p->device_bytes, "device_cache_bytes",
-                      (json_int_t)p->device_cache_bytes));
+                      (json_int_t)p->device_cache_bytes, "device_scratch_bytes",
+                      (json_int_t)p->device_scratch_bytes, "device_shared_bytes",
+                      (json_int_t)p->device_shared_bytes));
     }
     if (a->speed) add_speed_json(list, row, a);
     int status = json_print(json_pack("{s:s s:o s:o s:I s:I}", "model", name, "plans", list,
@@ -357,8 +365,12 @@ static void print_table(const struct plan_row *row, size_t n, const struct plan_
                         info.n_device_layers, info.n_layer,
                         format_bytes(b, row[0].plan.device_bytes));
     if (row[0].plan.device_cache_bytes)
-        print_paragraph(stdout, "The cache is on %s, in its slabs, and not part of the peak.",
-                        a->model.cache_device ? a->model.cache_device : a->model.device);
+        print_paragraph(
+            stdout,
+            "The cache is on %s, in its slabs, with at most %s for its passes and "
+            "the sidecar, and not part of the peak.",
+            a->model.cache_device ? a->model.cache_device : a->model.device,
+            format_bytes(b, row[0].plan.device_scratch_bytes + row[0].plan.device_shared_bytes));
     if (!a->model.no_mmap)
         print_paragraph(stdout, "The memory-mapped model file, %s, is not counted.",
                         format_bytes(b, info.file_bytes));

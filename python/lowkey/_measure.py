@@ -26,6 +26,8 @@ class Plan:
     derived_bytes: int
     device_bytes: int
     device_cache_bytes: int
+    device_scratch_bytes: int
+    device_shared_bytes: int
 
 
 def plan(

@@ -127,14 +127,16 @@ static void test_batch(void **state) {
 }
 
 /* The plan of the session's tokens is at least what its rows take of the device, and less than two
- * slabs of each block size more. */
+ * slabs of each block size more; also at least what all else takes there, and for what sessions
+ * share, at most a quarter more. */
 static void check_plan(const lk_session *s, const char *device) {
     lk_session_opts opts = {.n_ctx = (int32_t)lk_session_n_tok(s), .device = device};
     lk_plan plan;
     assert_int_equal(lk_plan_make(s->model, s->recipe, &opts, &plan, NULL), LK_OK);
     uint64_t held = lk_ledger_bytes(&s->rows.ledger, LK_FOR_CACHE) +
-                    atomic_load(&s->rows.ledger.borrowed),
-             rest = 0; /* a slab of each block size */
+                    atomic_load(&s->rows.ledger.borrowed) - s->cache->there_bytes,
+             scratch = lk_ledger_bytes(&s->rows.ledger, LK_FOR_SCRATCH),
+             shared = s->cache->there_bytes, rest = 0; /* a slab of each block size */
     for (int i = 0; i < s->cache->pool.n_class; i++)
         rest += (uint64_t)s->cache->pool.class[i].n_block * s->cache->pool.class[i].size;
     if (held == 0 || plan.device_cache_bytes < held || plan.device_cache_bytes >= held + 2 * rest)
@@ -142,6 +144,17 @@ static void check_plan(const lk_session *s, const char *device) {
                  lk_recipe_text(s->recipe), (unsigned long long)plan.device_cache_bytes,
                  (unsigned long long)held, (unsigned long long)rest);
     assert_true(plan.cache_bytes >= plan.device_cache_bytes);
+    if (scratch == 0 || plan.device_scratch_bytes < scratch || plan.device_shared_bytes < shared ||
+        plan.device_shared_bytes > shared + shared / 4)
+        fail_msg("%s: the plan has %llu and %llu bytes of scratch and shared, the session %llu, "
+                 "%llu",
+                 lk_recipe_text(s->recipe), (unsigned long long)plan.device_scratch_bytes,
+                 (unsigned long long)plan.device_shared_bytes, (unsigned long long)scratch,
+                 (unsigned long long)shared);
+    assert_int_equal(lk_ledger_bytes(&s->rows.ledger, LK_FOR_WEIGHTS), 0);
+    lk_session_stats stats = lk_session_get_stats(s);
+    assert_true(stats.device_bytes == held + scratch + shared);
+    assert_true(stats.shared_bytes <= stats.cache_bytes);
     opts.device = "cpu";
     lk_plan in_ram;
     assert_int_equal(lk_plan_make(s->model, s->recipe, &opts, &in_ram, NULL), LK_OK);
@@ -264,7 +277,7 @@ static void emulate(lk_model *model, lk_session *exact, const int32_t *tok, cons
         fail_msg("%s: NMSE %.1e, the recipe's own %.1e", text, differs / energy / STEPS,
                  lost / energy / STEPS);
     assert_same_rows(a, b, text);
-    if (!strstr(text, "latent")) check_plan(b, "emulated");
+    check_plan(b, "emulated");
     lk_session_free(a);
     lk_session_free(b);
     lk_recipe_free(recipe);
@@ -316,6 +329,30 @@ static void test_emulated_latents(void **state) {
         "keep 48 by newest: k=latent50%(pre)+rot4 v=latent+rot4; window 16: f16",
     };
     emulate_all(open_with_sidecar("llama", CTX, 2, 5), texts, sizeof texts / sizeof *texts);
+}
+
+/* A session that shares bases with another one has their bytes in its limit, too. */
+static void test_shared_limit(void **state) {
+    lk_model *model = open_with_sidecar("llama", CTX, 2, 5);
+    lk_recipe *recipe;
+    lk_session *a, *b;
+    lk_err err = {0};
+    lk_session_opts opts = {.n_ctx = CTX, .device = "emulated"};
+    assert_int_equal(lk_recipe_parse(&recipe, "palu-rot", NULL), LK_OK);
+    a = new_session(model, recipe, &opts);
+    uint64_t bytes = lk_session_get_stats(a).device_bytes;
+    assert_true(a->cache->there_bytes > 0 && bytes > a->cache->there_bytes);
+    opts.max_device_bytes = bytes - 1;
+    assert_int_equal(lk_session_new(&b, model, recipe, &opts, &err), LK_E_NOMEM);
+    opts.max_device_bytes = bytes;
+    b = new_session(model, recipe, &opts);
+    assert_int_equal(lk_session_get_stats(b).device_bytes, bytes);
+    assert_int_equal(lk_ledger_bytes(&model->device_ledger, LK_FOR_WEIGHTS), a->cache->there_bytes);
+    lk_session_free(a);
+    lk_session_free(b);
+    assert_int_equal(lk_ledger_bytes(&model->device_ledger, LK_FOR_WEIGHTS), 0);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
 }
 
 /* What the card cannot do is refused by name. */
@@ -426,13 +463,10 @@ static void test_faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),
-        cmocka_unit_test(test_emulated),
-        cmocka_unit_test(test_emulated_latents),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_same_logits),      cmocka_unit_test(test_emulated),
+        cmocka_unit_test(test_emulated_latents), cmocka_unit_test(test_shared_limit),
+        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_errors),
         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

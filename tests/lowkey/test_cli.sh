@@ -12,7 +12,7 @@ default=${LOWKEY_MODELS:-${LOWKEY_CACHE:-$HOME/.cache/lowkey}/models}/SmolLM2-13
 model=${LOWKEY_MODEL:-$default}
 unset LOWKEY_MODEL
 
-plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar","stage","device_bytes","device_cache_bytes"]'
+plan_keys='["kv","n_tok","cache_bytes","f16_bytes","ratio","bits_per_value","weight_bytes","scratch_bytes","peak_bytes","sidecar_bytes","derived_bytes","total_bytes","bits_with_sidecar","stage","device_bytes","device_cache_bytes","device_scratch_bytes","device_shared_bytes"]'
 cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","state_bytes","cache_bytes","f16_bytes","scratch_bytes","device_bytes","resident_bytes","bits_per_value","bytes_per_token","tiles","tiles_read"]'
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_median","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
