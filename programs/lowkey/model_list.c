@@ -210,10 +210,11 @@ int model_list_find(const char *name, char **path) {
         status = print_error("model: '%s' may be %s%s; give more of the name", name,
                              lk_buf_cstr(&several), n > 4 ? ", ..." : "");
     else
-        status = print_error("model: cannot open %s: there is no such file, and no model of this "
-                             "name%s%s%s; 'lowkey models' lists what is on this machine",
-                             name, closest.name ? " (did you mean '" : "",
-                             closest.name ? closest.name : "", closest.name ? "'?)" : "");
+        status =
+            print_error("model: cannot open %s: No such file or directory, and no model has this "
+                        "name%s%s%s; 'lowkey models' lists what is on this machine",
+                        name, closest.name ? " (did you mean '" : "",
+                        closest.name ? closest.name : "", closest.name ? "'?)" : "");
     lk_buf_free(&several);
     model_list_free(list);
     return status;

@@ -1,4 +1,4 @@
-/* Attention weights, projection, LESS and copies on the device, against the functions of the CPU. */
+/* Attention weights, projection, LESS and copies on the device, against functions of the CPU. */
 extern "C" {
 #include "codec/codec.h"
 #include "codec/f16.h"

@@ -14,7 +14,7 @@ unset LOWKEY_CACHE LOWKEY_MODEL HF_HUB_CACHE HF_HOME LLAMA_CACHE OLLAMA_MODELS
 mkdir -p home
 
 [ -d /usr/share/ollama/.ollama/models ] || { good models; says 'no models in the folders of'; }
-bad "cannot open llama9: there is no such file, and no model of this name" info -m llama9
+bad "cannot open llama9: No such file or directory, and no model has this name" info -m llama9
 
 hub=home/.cache/huggingface/hub/models--owner--repository
 mkdir -p home/.cache/lowkey/models home/.lmstudio/models/maker/repo home/.cache/llama.cpp $hub/blobs \
