@@ -174,7 +174,8 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
     if (status) return status;
     if (shape->device) cache->pool.slab_bytes = shape->device->slab_bytes;
     uint64_t bytes = lk_ledger_bytes(&ledger, LK_FOR_CACHE), slabs = 0;
-    bool ok = true;
+    bool ok = true, evicts = false;
+    for (int k = 0; k < lk_cache_n_kv(cache); k++) evicts |= lk_cache_kv(cache, k)->evict != NULL;
     for (int k = 0; k < lk_cache_n_kv(cache); k++)
         ok &= estimate_kv(cache, lk_cache_kv(cache, k), n_tok, &bytes);
     for (int i = 0; i < cache->pool.n_class; i++) {
@@ -190,6 +191,7 @@ lk_status lk_cache_estimate(const struct lk_recipe *recipe, const struct lk_cach
                                    .scratch = lk_ledger_bytes(&ledger, LK_FOR_SCRATCH) + own,
                                    .latents = shared,
                                    .derived = own,
+                                   .evicts = evicts,
                                    .evict_scratch = lk_evict_scratch(cache, n_tok),
                                    .width = lk_cache_max_widths(cache)};
     if (shape->device) estimate_there(cache, shape->device, n_tok, &needs);

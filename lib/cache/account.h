@@ -59,6 +59,7 @@ struct lk_cache_needs {
     uint64_t scratch;        /* of the cache's own */
     uint64_t latents; /* of the sidecar, shared by the sessions of this recipe (latent_levels.h) */
     uint64_t derived; /* of scratch: K's up-projection with the session's own statistics */
+    bool evicts;      /* a level has a policy */
     struct lk_evict_scratch evict_scratch; /* during the prefill of such a prompt */
     struct lk_cache_widths width;
 };

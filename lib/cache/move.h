@@ -18,9 +18,11 @@ enum {
 struct lk_move {
     const struct lk_kv *kv;
     const float *x; /* [n][n_head][d_head] rows of all heads, or NULL: rows of the blocks `from` */
-    uint64_t out;   /* such rows in the memory of a device, instead of the blocks `to`; 0: blocks */
-    int from, to;   /* levels */
-    int n;          /* rows, at most LK_MAX_MOVE */
+    size_t half_stride; /* not 0: x has f16 numbers, so many from row to row. Only on a device that
+                           takes commands */
+    uint64_t out; /* float rows in the memory of a device, instead of the blocks `to`; 0: blocks */
+    int from, to; /* levels */
+    int n;        /* rows, at most LK_MAX_MOVE */
     int first_part, end_part; /* parts of `to` that receive them; of `from` that go `out` */
     bool replaces;            /* one row, in place of another one of a full block */
     int from_row, to_row;     /* the first row's index in the first of these blocks: */

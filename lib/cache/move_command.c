@@ -72,6 +72,17 @@ static struct lk_device_move_rows float_rows(uint64_t at, int d, int part, size_
                                         .coding = lk_device_plain(LK_ROWS_F32, d)};
 }
 
+/* The f16 rows of a move from part `part` on, which has d channels. apart: numbers from part to
+ * part. */
+static struct lk_device_move_rows half_rows(const struct lk_move *move, int d, int part,
+                                            size_t apart) {
+    return (struct lk_device_move_rows){.at = address(move->x),
+                                        .row_bytes = move->half_stride * sizeof(uint16_t),
+                                        .part_bytes = apart * sizeof(uint16_t),
+                                        .offset = part * apart * sizeof(uint16_t),
+                                        .coding = lk_device_plain(LK_ROWS_F16, d)};
+}
+
 /* Where the rows come from. */
 static struct lk_device_move_rows source_rows(const struct lk_move *move, int part,
                                               const struct lk_sigma_addresses *sigma,
@@ -81,6 +92,7 @@ static struct lk_device_move_rows source_rows(const struct lk_move *move, int pa
     int d = lk_level_part_channels(to, part);
     if (lk_move_projects(move))
         return float_rows(latents, d, part, (size_t)to->d_part, (size_t)to->n_part * to->d_part);
+    if (move->half_stride) return half_rows(move, d, part, lk_move_offset(kv, to, 1));
     if (move->x)
         return float_rows(address(move->x), d, part, lk_move_offset(kv, to, 1), lk_kv_width(kv));
     return level_rows(move, move->from, part, move->from_block, move->from_row, sigma);
@@ -120,10 +132,13 @@ int lk_move_read_commands(const struct lk_move *move, const struct lk_sigma_addr
     const struct lk_kv *kv = move->kv;
     int per_part = kv->level[move->to].n_head, first = move->first_part * per_part,
         end = move->end_part * per_part, n = 0;
-    int step = parts_differ(kv, move->from) ? 1 : end - first;
+    bool half = move->half_stride > 0;
+    int step = !half && parts_differ(kv, move->from) ? 1 : end - first;
     for (int head = first; head < end; head += step)
         out[n++] = (struct lk_device_move){
-            .from = level_rows(move, move->from, head, move->from_block, move->from_row, sigma),
+            .from =
+                half ? half_rows(move, kv->d_head, head, (size_t)kv->d_head)
+                     : level_rows(move, move->from, head, move->from_block, move->from_row, sigma),
             .to = float_rows(at, kv->d_head, head, (size_t)kv->d_head, lk_kv_width(kv)),
             .kind = LK_MOVE_APPEND,
             .n_row = move->n,

@@ -24,9 +24,14 @@ struct lk_move_room lk_move_room(const struct lk_kv *kv);
 /* Must the rows of the move be projected first? Its commands then start from latents. */
 bool lk_move_projects(const struct lk_move *move);
 
-/* Write the commands that decode the rows of such a move from its blocks: the heads of its parts,
- * as float [n][n_head][d_head] rows of all heads at `rows`. Returns how many there are, at most one
- * for each head. */
+/* Must they be decoded before that? Those of x are floats already, unless they are f16. */
+static inline bool lk_move_decodes(const struct lk_move *move) {
+    return !move->x || move->half_stride > 0;
+}
+
+/* Write the commands that decode the rows of such a move: the heads of its parts, as float
+ * [n][n_head][d_head] rows of all heads at `rows`. Returns how many there are, at most one for each
+ * head. */
 int lk_move_read_commands(const struct lk_move *move, const struct lk_sigma_addresses *sigma,
                           uint64_t rows, struct lk_device_move *out);
 

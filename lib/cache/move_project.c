@@ -135,7 +135,7 @@ static struct lk_device_project projection_of(const struct group *g, const struc
     const struct lk_level *to = &kv->level[m->to];
     const struct lk_basis *basis = to->basis;
     size_t row = (size_t)part * basis->n_comp;
-    uint64_t x = m->x ? (uint64_t)(uintptr_t)m->x : rows;
+    uint64_t x = lk_move_decodes(m) ? rows : (uint64_t)(uintptr_t)m->x;
     struct lk_device_project project = {
         .from = x + (size_t)part * basis->width * sizeof(float),
         .to = latents + (size_t)part * to->d_part * sizeof(float),
@@ -170,7 +170,8 @@ static lk_status add_move(struct group *g, const struct lk_move *m) {
              latents = room_of(p, g->n_move, p->row, p->latent);
     lk_status status = to->rope ? send_angles(g, m) : LK_OK;
     int step = to->part ? 1 : m->end_part - m->first_part;
-    if (!m->x) g->n_read += lk_move_read_commands(m, &sigma, rows, p->read + g->n_read);
+    if (lk_move_decodes(m))
+        g->n_read += lk_move_read_commands(m, &sigma, rows, p->read + g->n_read);
     for (int part = m->first_part; part < m->end_part; part += step)
         p->project[g->n_project++] = projection_of(g, m, part, step, rows, latents);
     g->n_write += lk_move_commands(m, &sigma, latents, p->write + g->n_write);

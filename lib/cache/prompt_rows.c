@@ -112,11 +112,22 @@ static void upload_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_
     }
 }
 
+/* Rows of all heads from position `pos` on, as a list's moves read them. */
+static const float *rows_there(struct lk_cache *cache, const struct lk_kv *kv, int64_t pos,
+                               int64_t n, struct lk_rows_there rows, const struct lk_kv *exact) {
+    size_t width = lk_kv_width(kv);
+    if (rows.at)
+        return (const float *)(uintptr_t)(rows.at + (uint64_t)pos * rows.stride * sizeof(uint16_t));
+    for (int head = 0; head < kv->n_head; head++)
+        lk_kv_read(&(struct lk_row_range){exact, 0, pos, n}, head, cache->kernels,
+                   kv->rows + (size_t)head * kv->d_head, width);
+    return lk_cache_upload_rows(cache, kv->side, kv->rows, n, width);
+}
+
 static void move_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t from,
-                       const struct lk_kv *exact) {
+                       struct lk_rows_there rows, const struct lk_kv *exact) {
     struct lk_short_list room;
     struct lk_moves *list = lk_moves_start(&room, cache, kv->rows);
-    size_t width = lk_kv_width(kv);
     int block_rows = kv->rule[i].block_rows;
     for (int64_t at = from, n; at < kv->count[i].rows; at += n) {
         int row;
@@ -124,11 +135,9 @@ static void move_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t 
         int n_left = at == 0 && block_rows <= LK_MAX_MOVE ? row : 0; /* as in encode_rows */
         if (n_left + n > LK_MAX_MOVE) n = LK_MAX_MOVE - n_left;
         int64_t pos = lk_kv_position(kv, i, at, 0) - n_left;
-        for (int head = 0; head < kv->n_head; head++)
-            lk_kv_read(&(struct lk_row_range){exact, 0, pos, n_left + n}, head, cache->kernels,
-                       kv->rows + (size_t)head * kv->d_head, width);
         struct lk_move m = {.kv = kv,
-                            .x = lk_cache_upload_rows(cache, kv->side, kv->rows, n_left + n, width),
+                            .x = rows_there(cache, kv, pos, n_left + n, rows, exact),
+                            .half_stride = rows.at ? rows.stride : 0,
                             .to = i,
                             .n = n_left + (int)n,
                             .end_part = kv->level[i].n_part,
@@ -136,20 +145,21 @@ static void move_level(struct lk_cache *cache, struct lk_kv *kv, int i, int64_t 
                             .to_block = {kv->level[i].block[(kv->count[i].skip + at) / block_rows]},
                             .pos = pos};
         lk_moves_add(list, &m);
-        lk_moves_run(list); /* the next rows take the place of these on the device */
+        if (!rows.at) lk_moves_run(list); /* the next rows take the place of these there */
     }
+    lk_moves_run(list);
 }
 
 /* Encode the prompt's rows of one level from its row `from` on, for the part that starts with this
  * head; on a device, for all parts with head 0. */
 static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int head, int64_t from,
-                         const struct lk_kv *exact) {
+                         struct lk_rows_there rows, const struct lk_kv *exact) {
     if (!kv->arena->device)
         encode_rows(cache, kv, i, head, from, kv->count[i].rows, exact, NULL);
     else if (kv->rule[i].limit.policy.kind != LK_POLICY_NONE)
         upload_level(cache, kv, i, from, exact);
     else
-        move_level(cache, kv, i, from, exact);
+        move_level(cache, kv, i, from, rows, exact);
 }
 
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
@@ -160,7 +170,24 @@ void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side
     for (int h = head; h < (on_device ? kv->n_head : head + 1); h++)
         calibrate_prompt(cache, kv, h, exact);
     for (int i = 0; i < kv->n_level; i++)
-        if (head % kv->level[i].n_head == 0) encode_level(cache, kv, i, head, 0, exact);
+        if (head % kv->level[i].n_head == 0)
+            encode_level(cache, kv, i, head, 0, (struct lk_rows_there){0}, exact);
+}
+
+int64_t lk_cache_needs_first(const struct lk_cache *cache, int layer, enum lk_side side,
+                             int64_t n_tok) {
+    const struct lk_kv *kv = &cache->kv[layer][side];
+    int64_t n = lk_level_sinks(kv->rule, kv->n_level) + LK_OBSERVE_ROWS;
+    for (int i = 0; i < kv->n_level; i++)
+        if (kv->rule[i].codec.sigma && kv->count[i].rows > 0) return n < n_tok ? n : n_tok;
+    return 0;
+}
+
+void lk_cache_encode_there(struct lk_cache *cache, int layer, enum lk_side side,
+                           struct lk_rows_there rows, const struct lk_kv *first) {
+    struct lk_kv *kv = &cache->kv[layer][side];
+    for (int head = 0; first && head < kv->n_head; head++) calibrate_prompt(cache, kv, head, first);
+    for (int i = 0; i < kv->n_level; i++) encode_level(cache, kv, i, 0, 0, rows, NULL);
 }
 
 /* ---- the first rows of a prompt ---- */
@@ -201,7 +228,8 @@ bool lk_cache_alloc_part(struct lk_cache *part, const struct lk_cache *whole, in
 }
 
 void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int layer,
-                          enum lk_side side, int head, const struct lk_kv *exact) {
+                          enum lk_side side, int head, struct lk_rows_there rows,
+                          const struct lk_kv *exact) {
     const struct lk_kv *own = &part->kv[layer][side];
     if (own->arena->device && head > 0) return;
     struct lk_kv kv = whole->kv[layer][side]; /* with its statistics, bases and scratch */
@@ -217,7 +245,7 @@ void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int lay
     }
     for (int i = 0; i < kv.n_level; i++)
         if (head % kv.level[i].n_head == 0)
-            encode_level(whole, &kv, i, head, n_equal[i] * kv.rule[i].block_rows, exact);
+            encode_level(whole, &kv, i, head, n_equal[i] * kv.rule[i].block_rows, rows, exact);
 }
 
 /* Replace the blocks of a level, which are those of the whole prompt, from block n_equal on. */

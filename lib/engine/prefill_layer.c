@@ -82,7 +82,7 @@ static void encode_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
             lk_cache_encode_prompt(p->session[k]->cache, layer, i / n_head, i % n_head, exact);
         for (int k = 0; k < c->n_planned; k++)
             lk_cache_encode_part(c->planned[k].cache, p->s->cache, layer, i / n_head, i % n_head,
-                                 exact);
+                                 (struct lk_rows_there){0}, exact);
     }
 }
 
