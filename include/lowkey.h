@@ -248,6 +248,9 @@ typedef struct {
     int32_t n_threads;   /* in use */
     const char *device;  /* that computes layers; NULL: none. Borrowed until lk_model_free */
     int32_t n_device_layers;
+    const char *prompt_lack; /* why prompts attend in RAM although a device computes layers; static;
+                                NULL: they attend on the device, unless a recipe's policy selects
+                                rows, or there is no device */
     uint64_t device_weight_bytes; /* weights in its memory, not part of weight_bytes */
     uint64_t device_bytes;        /* held there now: weights, and activations of all sessions */
     int32_t bos, eos, eot;        /* token ids: begin of text, end of text, end of turn; -1: none */

@@ -24,7 +24,7 @@ struct lk_move_room lk_move_room(const struct lk_kv *kv);
 /* Must the rows of the move be projected first? Its commands then start from latents. */
 bool lk_move_projects(const struct lk_move *move);
 
-/* Must they be decoded before that? Those of x are floats already, unless they are f16. */
+/* Must they be decoded before that? Rows in x are floats already, unless they are f16. */
 static inline bool lk_move_decodes(const struct lk_move *move) {
     return !move->x || move->half_stride > 0;
 }

@@ -373,8 +373,9 @@ struct computation {
     enum ggml_status status;
 };
 
-/* Copy what a piece uses of the other place. The device works in the order of these calls. */
-static void copy_links(const struct lk_graph *graph, int piece) {
+/* Copy what a piece uses of the other place. The device works in the order of these calls. Returns
+ * whether it has done all of them. */
+static bool copy_links(const struct lk_graph *graph, int piece) {
     bool waits = false;
     for (int i = 0; i < graph->n_link; i++) {
         const struct lk_link *link = &graph->link[i];
@@ -390,16 +391,19 @@ static void copy_links(const struct lk_graph *graph, int piece) {
         waits = true;
     }
     if (waits) ggml_backend_synchronize(graph->device->backend);
+    return waits;
 }
 
 /* May throw: on the CPU before the first node, since ggml allocates a little at each call; if a
  * device is lost, at any piece. */
 static void compute_graph(void *arg) {
     struct computation *c = arg;
+    bool works = false; /* the device, on something */
     c->status = GGML_STATUS_SUCCESS;
     for (int i = 0; c->status == GGML_STATUS_SUCCESS && i < c->graph->n_piece; i++) {
         struct ggml_cgraph *nodes = c->graph->piece[i].graph;
-        copy_links(c->graph, i);
+        if (copy_links(c->graph, i)) works = false;
+        if (c->graph->piece[i].place == LK_ON_DEVICE) works = true;
         if (c->graph->piece[i].issue) {
             c->graph->piece[i].issue(c->graph->piece[i].user);
             continue;
@@ -417,6 +421,7 @@ static void compute_graph(void *arg) {
         plan.work_data = c->model->work;
         c->status = ggml_graph_compute(nodes, &plan);
     }
+    if (works) ggml_backend_synchronize(c->graph->device->backend);
 }
 
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err) {

@@ -128,8 +128,8 @@ lk_status lk_graph_finish(struct lk_graph *graph, struct lk_ledger *ledger, lk_e
  * does not run out of memory because of its size. LK_E_NOMEM. */
 lk_status lk_graph_reserve_work(struct lk_graph *graph, struct lk_model *model, lk_err *err);
 
-/* Compute the finished graph. After a failure, LK_E_NOMEM or LK_E_IO (of the device), some nodes
- * may have run. */
+/* Compute the finished graph. On return a device has computed its pieces, too. After a failure,
+ * LK_E_NOMEM or LK_E_IO (of the device), some nodes may have run. */
 lk_status lk_graph_run(struct lk_graph *graph, struct lk_model *model, lk_err *err);
 
 /* Write `size` bytes to an input of the finished graph, from its byte `at` on. Does nothing if no

@@ -10,6 +10,7 @@
 #include "engine/operation.h"
 #include "lowkey_serve.h"
 #include "model/blocks.h"
+#include "model/exact_attention.h"
 #include "pretend/pretend.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
@@ -133,6 +134,7 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
     if (!status && !opts->header_only) status = start_threads(model, err);
     if (!status && !opts->header_only) status = lk_model_add_ropes(model, err);
     if (!status) status = lk_model_device(model, opts->cache_device, &model->cache_device, err);
+    if (!status) model->prompt_lack = lk_exact_attention_refused(model->net, &model->ledger);
     if (status)
         lk_model_free(model);
     else
@@ -239,6 +241,18 @@ static uint64_t device_bytes(const struct lk_ggml_device *device) {
     return sum;
 }
 
+bool lk_model_is_card(const struct lk_model *model, const struct lk_device *rows) {
+    const struct lk_ggml_device *device = model->net->device;
+    return rows && device && !rows->uses_host && strcasecmp(rows->name, device->name) == 0;
+}
+
+/* Why prompts attend in RAM, or NULL. */
+static const char *prompt_lack(const struct lk_model *model) {
+    if (!model->net->device || model->prompt_lack) return model->prompt_lack;
+    return lk_model_is_card(model, model->cache_device) ? NULL
+                                                        : "caches are not on the same device";
+}
+
 lk_model_info lk_model_get_info(const lk_model *model) {
     const struct lk_net *net = model->net;
     const struct lk_hparams *hp = &net->hp;
@@ -272,6 +286,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .n_threads = model->n_thread,
                            .device = net->device ? net->device->name : NULL,
                            .n_device_layers = net->device ? hp->n_layer - net->first_on_device : 0,
+                           .prompt_lack = prompt_lack(model),
                            .device_weight_bytes = net->device_bytes,
                            .device_bytes = device_bytes(net->device),
                            .bos = special.bos,

@@ -40,6 +40,7 @@ struct lk_model {
     struct lk_device *device[LK_MODEL_DEVICES]; /* [n_device] opened by name; under device_lock */
     int n_device;
     struct lk_device *cache_device; /* of sessions that name none; NULL: RAM */
+    const char *prompt_lack; /* why prompts go through RAM (model/exact_attention.h), or NULL */
     pthread_mutex_t device_lock;
     struct lk_ledger device_ledger; /* what sessions share on devices: blocks, networks */
     struct lk_less_copy *less_copy; /* networks on devices (absorb_device.h); under device_lock */
@@ -59,6 +60,9 @@ lk_status lk_model_open_layers(lk_model **out, const char *path, const lk_model_
  * freed. NULL or "cpu": *out becomes NULL. Errors as lk_device_open. */
 lk_status lk_model_device(struct lk_model *model, const char *name, struct lk_device **out,
                           lk_err *err);
+
+/* Is a device for rows, or NULL, the card that computes layers of the model? */
+bool lk_model_is_card(const struct lk_model *model, const struct lk_device *rows);
 
 /* LK_E_ARG for a model that was opened with header_only. */
 lk_status lk_model_check_weights(const struct lk_model *model, lk_err *err);

@@ -6,14 +6,6 @@
 #include "engine/pass.h"
 #include "engine/session_state.h"
 
-#include <strings.h>
-
-/* Is the session's cache in the memory of ggml's device, whose stream is known? */
-static bool is_on_card(const struct lk_ggml_device *weights, const struct lk_session *s) {
-    const struct lk_device *rows = s->rows.device;
-    return rows && !rows->uses_host && strcasecmp(rows->name, weights->name) == 0;
-}
-
 /* Does the host need queries or partials of the sequence? */
 static bool is_read_here(const struct lk_seq *seq) {
     const struct lk_session *s = seq->session;
@@ -35,7 +27,8 @@ bool lk_pass_on_card(const struct lk_pass *pass) {
     if (!weights || !weights->stream || pass->n_seq == 0) return false;
     for (size_t i = 0; i < pass->n_seq; i++) {
         const struct lk_seq *seq = &pass->seq[i];
-        if (!is_on_card(weights, seq->session) || is_read_here(seq)) return false;
+        if (!lk_model_is_card(pass->model, seq->session->rows.device) || is_read_here(seq))
+            return false;
     }
     return true;
 }
@@ -44,8 +37,7 @@ bool lk_card_has_layer(const struct lk_net *net, int layer) {
     return lk_net_on_device(net, layer) && !net->hp.is_recurrent[layer];
 }
 
-/* Let the commands of the pass's device follow ggml, or no longer. */
-static void follow(struct lk_pass *pass, bool ggml) {
+void lk_card_follow(struct lk_pass *pass, bool ggml) {
     struct lk_device *device = pass->seq[0].session->rows.device;
     void *stream = ggml ? pass->model->net->device->stream : NULL;
     lk_status status = device->call->follow(device, stream, NULL);
@@ -96,7 +88,7 @@ static void issue_attention(void *user) {
     struct lk_layer_job *job = user;
     struct lk_pass *pass = job->pass;
     struct lk_device *device = pass->seq[0].session->rows.device;
-    follow(pass, true);
+    lk_card_follow(pass, true);
     for (size_t i = 0; i < pass->n_seq; i++) {
         lk_status status = pass->seq[i].failed ? LK_OK : store(job, i);
         if (status) pass->seq[i].failed = status;
@@ -109,7 +101,7 @@ static void issue_attention(void *user) {
         if (pass->seq[i].failed)
             device->call->clear(device, (uint64_t)(uintptr_t)call.out, size, NULL);
     }
-    follow(pass, false);
+    lk_card_follow(pass, false);
 }
 
 void lk_card_token_inputs(struct lk_pass *pass) {
@@ -136,11 +128,11 @@ struct ggml_tensor *lk_card_attention(struct lk_graph *g, struct lk_layer_job *j
 
 static void issue_aging(void *user) {
     struct lk_pass *pass = user;
-    follow(pass, true);
+    lk_card_follow(pass, true);
     for (size_t i = 0; i < pass->n_seq; i++)
         if (!pass->seq[i].failed && !lk_device_needs_scores(pass->seq[i].session))
             lk_device_age(&pass->seq[i], pass->attn.scratch);
-    follow(pass, false);
+    lk_card_follow(pass, false);
 }
 
 void lk_card_age(struct lk_pass *pass) { lk_graph_command(&pass->graph, issue_aging, pass); }

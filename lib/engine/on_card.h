@@ -24,6 +24,9 @@ bool lk_pass_on_card(const struct lk_pass *pass);
 /* Is a layer's attention on the card, in such a pass? */
 bool lk_card_has_layer(const struct lk_net *net, int layer);
 
+/* In a piece of commands: let the commands of the pass's device follow ggml, or no longer. */
+void lk_card_follow(struct lk_pass *pass, bool ggml);
+
 /* In the first piece of the graph: the token inputs of all layers, if the family has them. */
 void lk_card_token_inputs(struct lk_pass *pass);
 

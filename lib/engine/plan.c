@@ -66,6 +66,13 @@ static uint64_t device_scratch(const struct lk_hparams *hp, const struct lk_cach
            needs->device_packets + needs->device_packets / 4; /* tables grow by a quarter */
 }
 
+/* Does a prompt attend on the card with the weights? */
+static bool prompt_is_there(const lk_model *model, const struct lk_device *rows,
+                            const struct lk_cache_needs *needs) {
+    return model->net->device && !model->prompt_lack && lk_net_has_all(model->net) &&
+           !needs->evicts && lk_model_is_card(model, rows);
+}
+
 lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_session_opts *opts,
                        struct lk_share share, lk_plan *out, lk_err *err) {
     const struct lk_hparams *hp = &model->net->hp;
@@ -99,9 +106,11 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
     uint64_t activations =
         chunk * layer_floats(hp) * sizeof(float) + lk_linear_cast_bytes(model->net, (int64_t)chunk);
-    uint64_t hidden = chunked ? 0 : n_tok * hp->n_embd * sizeof(float);
-    uint64_t exact = chunked ? chunk * lk_cache_f16_bytes(&shape, 1)
-                             : n_tok * lk_prefill_exact_bytes(hp); /* not quantized yet */
+    bool card = !chunked && prompt_is_there(model, shape.device, &needs);
+    uint64_t hidden = chunked ? 0 : n_tok * lk_prefill_hidden_bytes(model->net, card);
+    uint64_t exact = chunked
+                         ? chunk * lk_cache_f16_bytes(&shape, 1)
+                         : n_tok * lk_prefill_exact_bytes(model->net, card); /* not quantized yet */
     uint64_t select = chunked ? 0 : needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
 
     uint64_t sidecar = lk_model_sidecar_bytes(model, recipe, needs.latents);
@@ -116,7 +125,9 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .device_scratch_bytes =
                          device_scratch(hp, &shape, &needs, n_tok, model->n_thread),
                      .device_shared_bytes = needs.device_shared};
-    if (model->net->device) out->device_bytes = model->net->device_bytes + activations;
+    if (model->net->device)
+        out->device_bytes = model->net->device_bytes + activations +
+                            (card ? lk_prefill_card_bytes(model->net, n_tok) : 0);
     out->peak_bytes =
         out->weight_bytes + cache - needs.device + out->scratch_bytes + hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;

@@ -12,6 +12,9 @@
  * After an agreement, computing needs no more memory; what other processes hold, or wait for, is
  * exchanged there (operation.h).
  *
+ * Layers on a card that has the sessions' rows attend there (prefill_card.h): hidden states and
+ * exact rows are in its memory. Others go through RAM.
+ *
  * Between any two chunks the prefill of a session can be cut short and go on later, bit for bit:
  * all that the next chunk needs is in struct lk_prefill and in the session (prefill_state.h).
  *
@@ -40,8 +43,12 @@ static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *
     lk_graph_set(g->tok, 0, p->tok + at, n * sizeof *p->tok);
     lk_graph_set_positions(g, 0, at, n);
     status = lk_graph_run(g, p->s->model, err);
-    if (!status) lk_graph_get(g->x_out, 0, p->x + at * p->net->hp.n_embd, ggml_nbytes(g->x_out));
-    return status;
+    if (status) return status;
+    if (lk_prefill_is_there(p, p->net->first_layer))
+        lk_prefill_card_set_x(p, g->x_out->data, at, n);
+    else
+        lk_graph_get(g->x_out, 0, p->x + at * p->net->hp.n_embd, ggml_nbytes(g->x_out));
+    return LK_OK;
 }
 
 /* ---- the prompt ---- */
@@ -75,8 +82,9 @@ static void keep_state(struct lk_prefill *p, int layer, size_t n_tok) {
 static lk_status exchange_hidden(struct lk_prefill *p, int layer, size_t first, lk_err *err) {
     const struct lk_model *model = p->s->model;
     size_t n_embd = p->net->hp.n_embd, n = (p->n_tok - first) * n_embd;
-    float *x = p->x + first * n_embd;
     bool ok = true;
+    if (lk_net_has_all(p->net)) return LK_OK;
+    float *x = p->x + first * n_embd;
     if (layer + 1 == p->net->first_layer) ok = lk_receive_hidden(model, x, n);
     if (layer + 1 == p->net->end_layer && layer + 1 < p->net->hp.n_layer)
         ok = lk_send_hidden(model, x, n);
@@ -102,7 +110,8 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     if (!status)
         lk_pass_add(pass, p->s, p->n_tok < LK_PREFILL_CHUNK ? (int)p->n_tok : LK_PREFILL_CHUNK, 0);
     if (!status) status = lk_pass_reserve_attn(pass, err);
-    if (p->x) return status; /* it goes on */
+    if (p->has_begun) return status; /* it goes on */
+    p->card.used = lk_prefill_card_fits(p);
     for (size_t i = 0; !status && i < p->n_session; i++)
         status = lk_prefill_check_limit(p, p->session[i], err);
     if (!status) status = lk_prefill_alloc(p, err);
@@ -110,6 +119,7 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
         status = embed_chunk(
             p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
+    p->has_begun = !status;
     return status;
 }
 

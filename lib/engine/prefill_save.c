@@ -32,9 +32,9 @@ static struct lk_saved_prefill head_of(const struct lk_session *s) {
 static uint64_t x_bytes(const struct lk_hparams *hp, const struct lk_saved_prefill *head) {
     return head->n_tok * (uint64_t)hp->n_embd * sizeof(float);
 }
-static uint64_t exact_bytes(const struct lk_hparams *hp, const struct lk_saved_prefill *head) {
-    bool has = head->is_prepared || hp->n_shared > 0;
-    return has ? head->n_tok * lk_prefill_exact_bytes(hp) : 0;
+static uint64_t exact_bytes(const struct lk_net *net, const struct lk_saved_prefill *head) {
+    bool has = head->is_prepared || net->hp.n_shared > 0;
+    return has ? head->n_tok * lk_prefill_exact_bytes(net, false) : 0;
 }
 static uint64_t score_bytes(const struct lk_session *s, const struct lk_saved_prefill *head) {
     if (!head->is_prepared) return 0;
@@ -106,7 +106,7 @@ bool lk_prefill_write(const struct lk_session *s, const struct lk_writer *writer
     struct writing w = {.writer = writer, .ok = true};
     write_block(&w, &head, sizeof head);
     write_block(&w, p->x, x_bytes(hp, &head));
-    for (int kind = 0; exact_bytes(hp, &head) && kind < LK_EXACT_KINDS; kind++)
+    for (int kind = 0; exact_bytes(s->model->net, &head) && kind < LK_EXACT_KINDS; kind++)
         for (int side = 0; side < 2; side++)
             if (p->exact_kv[kind][side].size)
                 write_block(&w, p->exact_kv[kind][side].rows, p->exact_kv[kind][side].size);
@@ -170,7 +170,8 @@ static const char *check_section(const struct lk_session *s, const uint8_t *data
         (head->is_prepared ? head->at >= head->n_tok || all_done : head->at > 0) ||
         has_logits != all_done)
         return "its prefill is at an impossible step";
-    uint64_t x = x_bytes(hp, head), exact = exact_bytes(hp, head), scores = score_bytes(s, head);
+    uint64_t x = x_bytes(hp, head), exact = exact_bytes(s->model->net, head),
+             scores = score_bytes(s, head);
     if (size < x || size - x < exact || size - x - exact < scores)
         return "its prefill has another size";
     if (!are_finite(data, x) || !are_finite_f16(data + x, exact) ||
@@ -264,7 +265,7 @@ lk_status lk_prefill_load(struct lk_session *s, const uint8_t *data, lk_err *err
     memcpy(&head, data, sizeof head);
     data += sizeof head;
     const uint8_t *plans =
-        data + x_bytes(hp, &head) + exact_bytes(hp, &head) + score_bytes(s, &head);
+        data + x_bytes(hp, &head) + exact_bytes(s->model->net, &head) + score_bytes(s, &head);
     int n_done = count_stored(hp, head.layer);
     lk_status status = lk_session_reserve_logits(s, 1, err);
     if (!status) status = lk_session_reserve_absorb(s, 1, err);
@@ -282,8 +283,9 @@ lk_status lk_prefill_load(struct lk_session *s, const uint8_t *data, lk_err *err
     if (status) return status;
     p->is_prepared = head.is_prepared;
     p->at = head.at;
+    p->has_begun = true;
     read_block(&data, p->x, x_bytes(hp, &head));
-    for (int kind = 0; exact_bytes(hp, &head) && kind < LK_EXACT_KINDS; kind++)
+    for (int kind = 0; exact_bytes(s->model->net, &head) && kind < LK_EXACT_KINDS; kind++)
         for (int side = 0; side < 2; side++)
             if (p->exact_kv[kind][side].size)
                 read_block(&data, p->exact_kv[kind][side].rows, p->exact_kv[kind][side].size);

@@ -6,6 +6,7 @@
 void lk_prefill_free(struct lk_prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
     lk_graph_free(&p->graph, ledger);
+    lk_prefill_card_free(p);
     for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
         for (int side = 0; side < 2; side++)
             lk_release(ledger, LK_FOR_SCRATCH, p->exact_kv[kind][side].rows,
@@ -25,44 +26,56 @@ static size_t exact_bytes(const struct lk_hparams *hp, int kind, int side) {
     return kind && hp->n_shared == 0 ? 0 : (size_t)width * sizeof(uint16_t);
 }
 
-uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp) {
+/* Does any layer go through RAM? exact: and attends there. */
+static bool is_here(const struct lk_net *net, bool card, bool exact) {
+    return !card || lk_prefill_card_lacks(net, exact);
+}
+
+uint64_t lk_prefill_exact_bytes(const struct lk_net *net, bool card) {
     uint64_t sum = 0;
-    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
-        for (int side = 0; side < 2; side++) sum += exact_bytes(hp, kind, side);
+    for (int kind = 0; kind < LK_EXACT_KINDS && is_here(net, card, true); kind++)
+        for (int side = 0; side < 2; side++) sum += exact_bytes(&net->hp, kind, side);
     return sum;
+}
+
+uint64_t lk_prefill_hidden_bytes(const struct lk_net *net, bool card) {
+    return is_here(net, card, false) ? (uint64_t)net->hp.n_embd * sizeof(float) : 0;
 }
 
 lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
     struct lk_ledger *ledger = &p->s->ledger;
     const struct lk_hparams *hp = &p->net->hp;
-    bool ok = true;
-    p->x_size = p->n_tok * hp->n_embd * sizeof(float);
+    bool ok = true, exact_here = is_here(p->net, p->card.used, true);
+    bool x_here = p->embedding || is_here(p->net, p->card.used, false);
+    if (x_here) p->x_size = p->n_tok * hp->n_embd * sizeof(float);
     p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
-    p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
+    if (x_here) p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
     for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
         for (int side = 0; side < 2; side++) {
             struct lk_exact_rows *exact = &p->exact_kv[kind][side];
-            exact->size = p->n_tok * exact_bytes(hp, kind, side);
+            if (exact_here) exact->size = p->n_tok * exact_bytes(hp, kind, side);
             if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
             ok = ok && (exact->rows || exact->size == 0);
         }
     if (p->scratch.attn_scores)
         p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
     if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
-    if (p->x && ok && (p->attn_scores || !p->scratch.attn_scores) &&
+    if ((p->x || !x_here) && ok && (p->attn_scores || !p->scratch.attn_scores) &&
         (p->order || !p->scratch.ranked))
-        return LK_OK;
+        return p->card.used ? lk_prefill_card_alloc(p, err) : LK_OK;
     return lk_fail(err, LK_E_NOMEM,
                    "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
                    "prefill instead",
                    p->n_tok,
-                   (double)(p->x_size + p->n_tok * lk_prefill_exact_bytes(hp)) / (1 << 20));
+                   (double)(p->x_size + p->n_tok * lk_prefill_exact_bytes(p->net, p->card.used)) /
+                       (1 << 20));
 }
 
 lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_session *s,
                                  lk_err *err) {
-    const struct lk_hparams *hp = &p->net->hp;
+    bool card = p->card.used;
     uint64_t limit = s->ledger.limit, device_limit = s->rows.ledger.limit;
+    uint64_t there = card && s == p->s ? lk_prefill_card_bytes(p->net, p->n_tok) : 0;
     if (!limit && !device_limit) return LK_OK;
     struct lk_cache_needs needs;
     uint64_t held =
@@ -70,15 +83,16 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
     lk_status status =
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status) return status;
-    if (device_limit && needs.device > device_limit)
+    if (device_limit && needs.device + there > device_limit)
         return lk_fail(err, LK_E_NOMEM,
                        "%zu tokens need %.0f MiB of the memory of %s, but the limit is %.0f MiB; "
-                       "use a smaller recipe",
-                       p->n_tok, (double)needs.device / (1 << 20), s->rows.device->name,
-                       (double)device_limit / (1 << 20));
+                       "use a smaller recipe%s",
+                       p->n_tok, (double)(needs.device + there) / (1 << 20), s->rows.device->name,
+                       (double)device_limit / (1 << 20), there ? " or chunked prefill" : "");
     uint64_t cache = needs.cache - needs.device;
-    uint64_t exact = p->n_tok * (hp->n_embd * sizeof(float) + lk_prefill_exact_bytes(hp)) +
-                     needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
+    uint64_t exact =
+        p->n_tok * (lk_prefill_hidden_bytes(p->net, card) + lk_prefill_exact_bytes(p->net, card)) +
+        needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
     if (!limit || held + cache + exact <= limit) return LK_OK;
     return lk_fail(
         err, LK_E_NOMEM,

@@ -2,13 +2,10 @@
 #ifndef LK_ENGINE_PREFILL_STATE_H
 #define LK_ENGINE_PREFILL_STATE_H
 
+#include "engine/prefill_card.h"
 #include "engine/session_state.h"
 
-enum {
-    LK_PREFILL_CHUNK = LK_EVAL_MAX,
-    LK_PREFILL_NODES = 2 * LK_LAYER_NODES,
-    LK_EXACT_KINDS = 2 /* of layers: all; those with a window, if layers share rows */
-};
+enum { LK_PREFILL_CHUNK = LK_EVAL_MAX, LK_PREFILL_NODES = 2 * LK_LAYER_NODES };
 
 /* Exact K or V rows of a layer: one level with one block, with room for all tokens. */
 struct lk_exact_rows {
@@ -26,8 +23,9 @@ struct lk_prefill {
     size_t n_session;
     const struct lk_net *net;
     size_t n_tok;
-    float *x; /* [n_tok][n_embd] hidden states */
+    float *x; /* [n_tok][n_embd] hidden states; NULL: all layers are on the card */
     size_t x_size;
+    bool has_begun;     /* there is memory, and x */
     const int32_t *tok; /* [n_tok] */
     int layer;          /* the next step: of the layers */
     size_t at;          /* and of the tokens, if the layer is prepared */
@@ -39,15 +37,24 @@ struct lk_prefill {
     struct lk_scored_row *order; /* [n_head_kv][n_tok] scratch of lk_evict_select; NULL if unused */
     struct lk_evict_scratch scratch; /* bytes of attn_scores and order */
     struct lk_graph graph;
+    struct lk_prefill_card card; /* of layers that attend there (prefill_card.h) */
     /* [n_embd] or NULL. Not NULL: x becomes the hidden states after the final norm, which are
      * pooled to it, and no logits are computed. */
     float *embedding;
     lk_pooling pooling;
 };
 
-/* Bytes of exact K and V that a prefill holds per token: one layer's, and one more's if later
- * layers attend to them. */
-uint64_t lk_prefill_exact_bytes(const struct lk_hparams *hp);
+/* Bytes of exact K and V that a prefill holds in RAM per token: one layer's, and one more's if
+ * later layers attend to them. card: layers that can are on the card. */
+uint64_t lk_prefill_exact_bytes(const struct lk_net *net, bool card);
+
+/* Bytes of its hidden states per token, likewise. */
+uint64_t lk_prefill_hidden_bytes(const struct lk_net *net, bool card);
+
+/* Does a layer of the prefill attend on the card? Its x is there too. */
+static inline bool lk_prefill_is_there(const struct lk_prefill *p, int layer) {
+    return p->card.used && lk_prefill_card_has(p->net, layer);
+}
 
 /* If a session has a memory limit, check that the whole prompt of p fits before the first token is
  * computed. LK_E_NOMEM. */

@@ -29,7 +29,7 @@ struct opening {
     ggml_backend_t backend;
     ggml_backend_buffer_type_t buft;
     void *stream;
-    bool lacks_rpc;
+    bool has_stream, lacks_rpc;
 };
 
 typedef ggml_backend_reg_t (*add_server)(const char *endpoint);
@@ -46,11 +46,10 @@ static ggml_backend_dev_t find_remote(struct opening *o, const char *endpoint) {
 }
 
 /* What scripts/deps adds to ggml's CUDA backend. */
-static void *stream_of(ggml_backend_dev_t dev, ggml_backend_t backend) {
-    typedef void *(*get_stream)(ggml_backend_t backend);
-    get_stream get = (get_stream)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(dev), "lk_cuda_stream");
-    return get ? get(backend) : NULL;
+typedef void *(*get_stream)(ggml_backend_t backend);
+static get_stream stream_function(ggml_backend_dev_t dev) {
+    return (get_stream)ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev),
+                                                         "lk_cuda_stream");
 }
 
 static void open_device(void *arg) {
@@ -62,7 +61,9 @@ static void open_device(void *arg) {
     if (!o->dev) return;
     o->buft = ggml_backend_dev_buffer_type(o->dev);
     if (o->computes) o->backend = ggml_backend_dev_init(o->dev, NULL);
-    if (o->backend) o->stream = stream_of(o->dev, o->backend);
+    get_stream get = stream_function(o->dev);
+    o->has_stream = get;
+    if (o->backend && get) o->stream = get(o->backend);
 }
 
 static lk_status fail_unknown(const char *name, lk_err *err) {
@@ -109,6 +110,7 @@ lk_status lk_ggml_device_open(struct lk_ggml_device **out, const char *name, uin
     device->backend = o.backend;
     device->buft = o.buft;
     device->stream = o.stream;
+    device->has_stream = o.has_stream;
     device->is_host = ggml_backend_buft_is_host(o.buft);
     device->ledger.limit = max_bytes;
     *out = device;

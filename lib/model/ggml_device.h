@@ -12,6 +12,7 @@ struct lk_ggml_device {
     ggml_backend_t backend; /* NULL: the model is opened without its weights */
     ggml_backend_buffer_type_t buft;
     void *stream;            /* of CUDA, if the backend tells it (scripts/deps); else NULL */
+    bool has_stream;         /* the backend tells it, of a device that computes */
     bool is_host;            /* its memory is the host's, and it computes nodes of lowkey's own */
     struct lk_ledger ledger; /* memory of the device: weights, and activations as scratch */
 };

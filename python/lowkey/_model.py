@@ -47,6 +47,7 @@ class ModelInfo:
     n_threads: int
     device: str | None
     n_device_layers: int
+    prompt_lack: str | None
     device_weight_bytes: int
     device_bytes: int
     bos: int
@@ -55,7 +56,7 @@ class ModelInfo:
 
 
 _TEXTS = ("arch", "name", "kernels")
-_OPTIONAL_TEXTS = ("kernels_lack", "sidecar_method", "device")
+_OPTIONAL_TEXTS = ("kernels_lack", "sidecar_method", "device", "prompt_lack")
 
 
 class Model:

@@ -73,12 +73,12 @@ static void limits_count_both_layers(void **state) {
     lk_model *model = open_preset("gemma4", CTX, 1);
     uint64_t width =
         (uint64_t)(spec->n_head_kv * spec->d_head + spec->n_head_kv_swa * spec->d_head_swa);
-    assert_int_equal(lk_prefill_exact_bytes(&model->net->hp), 2 * width * sizeof(uint16_t));
+    assert_int_equal(lk_prefill_exact_bytes(model->net, false), 2 * width * sizeof(uint16_t));
     lk_model_free(model);
     spec = tiny_preset("gemma4-512");
     model = open_preset("gemma4-512", CTX, 1);
     width = (uint64_t)(spec->n_head_kv * spec->d_head);
-    assert_int_equal(lk_prefill_exact_bytes(&model->net->hp), 2 * width * sizeof(uint16_t));
+    assert_int_equal(lk_prefill_exact_bytes(model->net, false), 2 * width * sizeof(uint16_t));
     lk_model_free(model);
 }
 

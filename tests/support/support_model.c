@@ -43,6 +43,11 @@ lk_model *open_preset(const char *preset, int n_ctx, int n_threads) {
 }
 
 lk_model *open_with_sidecar(const char *preset, int n_ctx, int n_threads, uint64_t seed) {
+    lk_model_opts opts = {.n_threads = n_threads};
+    return open_with_sidecar_by(preset, n_ctx, opts, seed);
+}
+
+lk_model *open_with_sidecar_by(const char *preset, int n_ctx, lk_model_opts opts, uint64_t seed) {
     char model_path[512], path[512];
     const char *folder = getenv("TMPDIR");
     const struct tiny_spec *found = tiny_preset(preset);
@@ -57,8 +62,8 @@ lk_model *open_with_sidecar(const char *preset, int n_ctx, int n_threads, uint64
         close(fd[i]);
     }
     lk_model *model = NULL;
-    lk_model_opts opts = {.n_threads = n_threads, .sidecar = path};
     lk_err err = {0};
+    opts.sidecar = path;
     bool written = tiny_gguf_write(model_path, &spec) && write_sidecar_for(path, model_path, seed);
     lk_status status = written ? lk_model_open(&model, model_path, &opts, &err) : LK_E_IO;
     unlink(model_path);

@@ -22,6 +22,9 @@ lk_model *open_preset(const char *preset, int n_ctx, int n_threads);
 /* Like open_preset, with the sidecar that write_sidecar makes from `seed` (support_sidecar.h). */
 lk_model *open_with_sidecar(const char *preset, int n_ctx, int n_threads, uint64_t seed);
 
+/* The same with other options, whose sidecar is not read. */
+lk_model *open_with_sidecar_by(const char *preset, int n_ctx, lk_model_opts opts, uint64_t seed);
+
 /* A new session of up to n_ctx tokens (0: the model's context). The recipe is parsed from `text`.
  * Free the session first, then *recipe. */
 lk_session *open_session(lk_model *model, const char *text, int n_ctx, lk_recipe **recipe);
