@@ -36,7 +36,8 @@ struct lk_cache_bytes lk_cache_count_bytes(const struct lk_cache *cache) {
                   atomic_load(&cache->ledger->borrowed) - sum.code - sum.scale - sum.exact;
     const struct lk_ledger *device = cache->shape.device ? cache->shape.device_ledger : NULL;
     if (device)
-        sum.padding += lk_ledger_bytes(device, LK_FOR_CACHE) + atomic_load(&device->borrowed);
+        sum.padding += lk_ledger_bytes(device, LK_FOR_CACHE) + atomic_load(&device->borrowed) -
+                       cache->there_bytes;
     return sum;
 }
 
