@@ -350,8 +350,9 @@ static void a_full_queue_makes_room(void **state) {
     opts.n_key = 2;
     opts.n_parallel = 1;
     opts.n_queue = 8;
+    opts.n_ctx = 8192; /* no answer ends before the queue is full */
     struct lk_server *server = serve_start(&opts);
-    static const char body[] = "{\"prompt\": \"x\", \"n\": 4, \"max_tokens\": 500, "
+    static const char body[] = "{\"prompt\": \"x\", \"n\": 4, \"max_tokens\": 8000, "
                                "\"ignore_eos\": true}";
     static const char *const headers[] = {"Authorization: Bearer key-number-one\r\n",
                                           "Authorization: Bearer key-number-two\r\n"};
