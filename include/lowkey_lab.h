@@ -163,7 +163,7 @@ double lk_probe_state_share(const lk_probe *probe, int32_t layer);
 /* Copy what one head of a layer recorded: weight[i] is the share of position i in the attention of
  * the last token. 0 for rows that were evicted; with the share of a state they add up to 1. weight:
  * [n]. *n_pos: the number of positions; those from n on are left out. LK_E_ARG if nothing was
- * recorded, or there is no such layer or head. */
+ * recorded, and for an unknown layer or head. */
 lk_status lk_probe_read(const lk_probe *probe, int32_t layer, int32_t head, float *weight, size_t n,
                         size_t *n_pos, lk_err *err);
 
@@ -173,8 +173,8 @@ lk_status lk_probe_read(const lk_probe *probe, int32_t layer, int32_t head, floa
  * (side 1); latents are reconstructed. Rows are counted from the oldest, and at most n from `first`
  * on are read. pos: [n] positions of their tokens, which have gaps if a policy evicted rows. x:
  * [n][*d], or NULL: only positions. *n_row: the number of rows that the head holds; *d: their
- * channels. Layers are those with a cache. Slow: for studies. LK_E_ARG if there is no such layer or
- * head, LK_E_UNSUPPORTED if rows are in other processes. */
+ * channels. Layers are those with a cache. Slow: for studies. LK_E_ARG for an unknown layer,
+ * head or side, LK_E_UNSUPPORTED if rows are in other processes. */
 lk_status lk_session_read_rows(const lk_session *session, int32_t layer, int32_t head, int32_t side,
                                size_t first, size_t n, int32_t *pos, float *x, size_t *n_row,
                                size_t *d, lk_err *err);

@@ -91,8 +91,9 @@ lk_status lk_tune_search_open(struct lk_tune_search *s, struct lk_tune *t, uint6
         if (status) return status;
     }
     return s->n ? LK_OK
-                : lk_fail(err, LK_E_ARG, "%llu bytes are too few for a recipe of this form",
-                          (unsigned long long)max_bytes);
+                : lk_fail(err, LK_E_ARG,
+                          "%.1f MiB are too few for a recipe of this form at %d tokens",
+                          (double)max_bytes / (1 << 20), t->opts.n_ctx);
 }
 
 void lk_tune_search_close(struct lk_tune_search *s) {

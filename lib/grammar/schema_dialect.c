@@ -9,7 +9,7 @@
  *     "required" names without properties        properties with any value
  *     "propertyNames": {"enum": [A, B]}          the properties A and B, and no others
  *     "unevaluatedProperties": false             "additionalProperties": false, next to no choice
- *     keywords that are null or restrict nothing they are dropped */
+ *     null, or a value that restricts nothing     the keyword is dropped */
 #include "grammar/schema_dialect.h"
 
 #include <stdlib.h>

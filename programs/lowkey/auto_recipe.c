@@ -10,27 +10,30 @@
 #include <string.h>
 #include <unistd.h>
 
-char *auto_recipe_path(const lk_model *model, const char *end) {
-    const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
-    uint64_t identity = lk_model_get_info(model).identity;
-    if (cache && *cache) return xasprintf("%s/recipes/%016" PRIx64 "%s", cache, identity, end);
-    if (home && *home)
-        return xasprintf("%s/.cache/lowkey/recipes/%016" PRIx64 "%s", home, identity, end);
-    return NULL;
+const struct auto_name auto_names[AUTO_SIZES] = {
+    {"auto-4", "best-4", 4}, {"auto-3", "best-3", 3}, {"auto-2", "best-2", 2}};
+
+const struct auto_name *auto_name_of(const struct string_list *kv) {
+    int size = kv->n ? auto_size(kv->item[0]) : 0, i = AUTO_SIZES - 1;
+    while (i > 0 && auto_names[i].size != size) i--;
+    return &auto_names[i];
 }
 
-static char *stored_path(const lk_model *model, int size) {
-    const char end[] = {'-', 'a', 'u', 't', 'o', '-', (char)('0' + size), 0};
-    return auto_recipe_path(model, end);
+char *auto_recipe_path(const lk_model *model, const struct auto_name *size) {
+    const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
+    bool has_cache = cache && *cache;
+    if (!has_cache && (!home || !*home)) return NULL;
+    return xasprintf("%s%s/recipes/%016" PRIx64 "%s%s", has_cache ? cache : home,
+                     has_cache ? "" : "/.cache/lowkey", lk_model_get_info(model).identity,
+                     size ? "-" : ".state", size ? size->name : "");
 }
 
 /* The preset of this size that was tuned for the model; NULL: there is none. */
-static const char *tuned_preset(const lk_model *model, int size) {
-    const char end[] = {'-', (char)('0' + size), 0};
+static const char *tuned_preset(const lk_model *model, const struct auto_name *size) {
     lk_preset preset;
     for (size_t i = 0; lk_model_tuned(model, i, &preset); i++) {
-        size_t len = strlen(preset.name);
-        if (len > 2 && strcmp(preset.name + len - 2, end) == 0) return preset.name;
+        const char *end = strrchr(preset.name, '-');
+        if (end && strtol(end + 1, NULL, 10) == size->size) return preset.name;
     }
     return NULL;
 }
@@ -53,10 +56,10 @@ static int read_stored(const char *path, struct lk_buf *text) {
 }
 
 /* *out stays NULL if nothing is stored. */
-static int open_stored(const lk_model *model, int size, lk_recipe **out) {
+static int open_stored(const lk_model *model, const struct auto_name *size, lk_recipe **out) {
     lk_err err = {0};
     struct lk_buf text;
-    char *path = stored_path(model, size);
+    char *path = auto_recipe_path(model, size);
     int status = read_stored(path, &text);
     if (!status && text.at && lk_recipe_parse(out, text.at, &err))
         status = print_error("%s: %s; delete it to tune again", path, err.msg);
@@ -65,42 +68,42 @@ static int open_stored(const lk_model *model, int size, lk_recipe **out) {
     return status;
 }
 
-int auto_recipe_of_size(const lk_model *model, int size, bool stored, lk_recipe **out) {
-    const char best[] = {'b', 'e', 's', 't', '-', (char)('0' + size), 0};
+int auto_recipe_of_size(const lk_model *model, const struct auto_name *size, bool stored,
+                        lk_recipe **out) {
     *out = NULL;
     int status = stored ? open_stored(model, size, out) : STATUS_OK;
     if (status || *out) return status;
     const char *preset = tuned_preset(model, size);
-    return recipe_open(preset ? preset : best, out);
+    return recipe_open(preset ? preset : size->preset, out);
 }
 
 int auto_recipes_open(const struct model_args *of, const lk_model *model, struct recipes *recipes) {
     int status = STATUS_OK;
-    for (size_t i = 0; !status && i < recipes->n; i++)
+    for (size_t i = 0; !status && i < recipes->n; i++) {
+        const struct string_list kv = {.item = {recipes->name[i]}, .n = 1};
         if (!recipes->item[i])
-            status = auto_recipe_of_size(model, auto_size(recipes->name[i]), !of->cluster,
-                                         &recipes->item[i]);
+            status = auto_recipe_of_size(model, auto_name_of(&kv), !of->cluster, &recipes->item[i]);
+    }
     return status;
 }
 
-bool auto_recipe_exists(const lk_model *model, int size) {
-    char *path = stored_path(model, size);
+bool auto_recipe_exists(const lk_model *model, const struct auto_name *size) {
+    char *path = auto_recipe_path(model, size);
     bool exists = tuned_preset(model, size) || (path && access(path, F_OK) == 0);
     free(path);
     return exists;
 }
 
 const char *auto_recipe_name(const lk_model *model, const lk_recipe *recipe) {
-    static const char *const name[AUTO_SIZES] = {"auto-4", "auto-3", "auto-2"};
     bool same = false;
     int i = 0;
     for (; !same && i < AUTO_SIZES; i++) {
         lk_recipe *stored = NULL;
-        if (!open_stored(model, AUTO_SIZE - i, &stored) && stored)
+        if (!open_stored(model, &auto_names[i], &stored) && stored)
             same = strcmp(lk_recipe_text(stored), lk_recipe_text(recipe)) == 0;
         lk_recipe_free(stored);
     }
-    return same ? name[i - 1] : NULL;
+    return same ? auto_names[i - 1].name : NULL;
 }
 
 const char *recipe_title(const lk_model *model, const lk_recipe *recipe, char buf[RECIPE_TITLE]) {

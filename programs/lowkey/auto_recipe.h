@@ -16,10 +16,22 @@
 
 #include "common.h"
 
-enum { AUTO_SIZE = 4, AUTO_SIZES = 3, AUTO_CTX = 8192 }; /* 4, 3 and 2; tokens whose bytes count */
+enum { AUTO_CTX = 8192 }; /* tokens whose bytes count */
+
+/* The sizes, the default one first. */
+struct auto_name {
+    const char *name, *preset; /* "auto-4", "best-4" */
+    int size;                  /* 4, which tuned presets have at the end of their names */
+};
+enum { AUTO_SIZES = 3 };
+extern const struct auto_name auto_names[AUTO_SIZES];
+
+/* The size that --kv asks for, which is 'auto' or was not given. */
+const struct auto_name *auto_name_of(const struct string_list *kv);
 
 /* Open the recipe of a size. `stored`: that of `lowkey tune` may be used. */
-int auto_recipe_of_size(const lk_model *model, int size, bool stored, lk_recipe **out);
+int auto_recipe_of_size(const lk_model *model, const struct auto_name *size, bool stored,
+                        lk_recipe **out);
 
 /* Open those of the list that are 'auto'. */
 int auto_recipes_open(const struct model_args *of, const lk_model *model, struct recipes *recipes);
@@ -28,15 +40,15 @@ int auto_recipes_open(const struct model_args *of, const lk_model *model, struct
 const char *auto_recipe_name(const lk_model *model, const lk_recipe *recipe);
 
 /* Is there a recipe of this size that was tuned for the model? */
-bool auto_recipe_exists(const lk_model *model, int size);
+bool auto_recipe_exists(const lk_model *model, const struct auto_name *size);
 
 /* The recipe's name or text for a line of prose, with ", tuned for this model" if it was. */
 enum { RECIPE_TITLE = 128 };
 const char *recipe_title(const lk_model *model, const lk_recipe *recipe, char buf[RECIPE_TITLE]);
 
-/* The path of a stored file, "-auto-3" or ".state" at its end: free it. NULL if neither
+/* The path of a stored recipe, or of the measurements with size NULL: free it. NULL if neither
  * $LOWKEY_CACHE nor $HOME is set. */
-char *auto_recipe_path(const lk_model *model, const char *end);
+char *auto_recipe_path(const lk_model *model, const struct auto_name *size);
 
 /* ---- tuning (auto_tune.c) ---- */
 

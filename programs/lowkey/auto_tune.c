@@ -81,7 +81,7 @@ static int32_t context_of(const lk_model *model) {
 
 static int start_tuning(struct auto_tune *a, lk_model *model, const struct tokens *text,
                         int32_t n_ctx, lk_progress progress, void *user) {
-    *a = (struct auto_tune){.model = model, .state = auto_recipe_path(model, ".state")};
+    *a = (struct auto_tune){.model = model, .state = auto_recipe_path(model, NULL)};
     if (!a->state)
         return print_error("recipes are stored in $LOWKEY_CACHE or ~/.cache/lowkey; set HOME");
     int status = find_text(model, text, &a->text);
@@ -142,12 +142,11 @@ static int write_recipe(const struct auto_tune *a, const char *path, const lk_re
 }
 
 /* Store a recipe, or the preset of its size if that is better on the text. */
-static int store(const struct auto_tune *a, int size, const lk_recipe *preset,
+static int store(const struct auto_tune *a, const struct auto_name *size, const lk_recipe *preset,
                  const lk_tuned *tuned, const lk_compare_result *of_preset) {
-    const char end[] = {'-', 'a', 'u', 't', 'o', '-', (char)('0' + size), 0};
     const lk_compare_result *c = &tuned->measured;
     bool better = c->kl_mean < of_preset->kl_mean;
-    char *path = auto_recipe_path(a->model, end);
+    char *path = auto_recipe_path(a->model, size);
     char *comment = xasprintf(
         "# %.3f bits per value at %" PRIu64 " tokens; KL %.6f +- %.6f, %s %.6f +- %.6f, on %" PRIu64
         " predictions of the text%s\n",
@@ -160,24 +159,20 @@ static int store(const struct auto_tune *a, int size, const lk_recipe *preset,
     return status;
 }
 
-/* Tune and store the sizes first, first - 1, ..., last. */
-static int tune_sizes(struct auto_tune *a, int first, int last) {
+/* Tune and store n sizes. */
+static int tune_sizes(struct auto_tune *a, const struct auto_name *size, size_t n) {
     lk_err err = {0};
     lk_recipe *like[AUTO_SIZES] = {0};
     lk_tuned tuned[AUTO_SIZES] = {0};
     lk_compare_result result[AUTO_SIZES];
-    size_t n = (size_t)(first - last + 1);
     int status = open_tune(a);
-    for (size_t i = 0; !status && i < n; i++) {
-        const char best[] = {'b', 'e', 's', 't', '-', (char)('0' + first - (int)i), 0};
-        status = recipe_open(best, &like[i]);
-    }
+    for (size_t i = 0; !status && i < n; i++) status = recipe_open(size[i].preset, &like[i]);
     if (!status && lk_tune_measure(a->tune, &err)) status = print_lk_error(&err);
     if (!status &&
         lk_tune_solve_like_all(a->tune, (const lk_recipe *const *)like, n, tuned, result, &err))
         status = print_lk_error(&err);
     for (size_t i = 0; !status && i < n; i++)
-        status = store(a, first - (int)i, like[i], &tuned[i], &result[i]);
+        status = store(a, &size[i], like[i], &tuned[i], &result[i]);
     for (size_t i = 0; i < n; i++) {
         lk_recipe_free(tuned[i].recipe);
         lk_recipe_free(like[i]);
@@ -193,15 +188,15 @@ int auto_recipes_make(lk_model *model, const struct tokens *text, lk_progress pr
     int status = start_tuning(&a, model, text, context_of(model), progress, user);
     bool slow = a.opts.fast;
     a.opts.fast = true; /* a trellis gains little at 4 bits */
-    if (!status) status = tune_sizes(&a, 4, slow ? 2 : 4);
+    if (!status) status = tune_sizes(&a, auto_names, slow ? AUTO_SIZES : 1);
     a.opts.fast = slow;
-    if (!status && !slow) status = tune_sizes(&a, 3, 2);
+    if (!status && !slow) status = tune_sizes(&a, auto_names + 1, AUTO_SIZES - 1);
     end_tuning(&a);
     return status;
 }
 
 int auto_recipes_make_now(lk_model *model) {
-    if (auto_recipe_exists(model, AUTO_SIZE)) return STATUS_OK;
+    if (auto_recipe_exists(model, &auto_names[0])) return STATUS_OK;
     struct progress progress = progress_start("tuning the cache for this model");
     int status = auto_recipes_make(model, NULL, progress_step, &progress);
     progress_end(&progress);
@@ -227,7 +222,7 @@ int auto_recipe_fit(lk_model *model, uint64_t max_bytes, int32_t n_ctx, lk_recip
 int auto_recipe_open(const struct auto_args *args, const struct model_args *of, lk_model *model,
                      const struct string_list *kv, lk_recipe **recipe) {
     bool asked = args && (args->memory || args->tune), is_auto = !kv->n || auto_size(kv->item[0]);
-    int size = is_auto && kv->n ? auto_size(kv->item[0]) : AUTO_SIZE, status = STATUS_OK;
+    int status = STATUS_OK;
     if (asked && (*recipe || !is_auto))
         return print_error("--%s needs --kv auto", args->memory ? "memory" : "tune");
     if (*recipe) return STATUS_OK;
@@ -239,7 +234,7 @@ int auto_recipe_open(const struct auto_args *args, const struct model_args *of, 
         return auto_recipe_fit(model, (uint64_t)args->memory << 20, (int32_t)of->n_ctx, recipe);
     }
     if (args && args->tune) status = auto_recipes_make_now(model);
-    return status ? status : auto_recipe_of_size(model, size, !of->cluster, recipe);
+    return status ? status : auto_recipe_of_size(model, auto_name_of(kv), !of->cluster, recipe);
 }
 
 /* ---- in the background ---- */
@@ -261,11 +256,10 @@ static bool fits_memory(const lk_model *model) {
 
 bool auto_recipes_make_later(const struct model_args *args, const lk_model *model,
                              const struct string_list *kv) {
-    int size = kv->n ? auto_size(kv->item[0]) : AUTO_SIZE;
     const char *given = getenv("LOWKEY_TUNE");
-    char *state = auto_recipe_path(model, ".state"), *path = NULL;
+    char *state = auto_recipe_path(model, NULL), *path = NULL;
     bool useful = state && !args->cluster && !args->device && !(given && strcmp(given, "0") == 0) &&
-                  !auto_recipe_exists(model, size) && fits_memory(model) &&
+                  !auto_recipe_exists(model, auto_name_of(kv)) && fits_memory(model) &&
                   !model_find(args->model, false, &path);
     free(state);
     if (!useful) return false;

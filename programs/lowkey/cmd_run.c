@@ -308,8 +308,8 @@ static int generate_answer(const struct run_args *a, struct run *r) {
 /* Say which recipe 'auto' is, on a terminal. */
 static void print_recipe(const struct run_args *a, const struct run *r) {
     char title[RECIPE_TITLE];
-    int size = a->session.kv.n ? auto_size(a->session.kv.item[0]) : AUTO_SIZE;
-    bool tuned = a->session.auto_kv.memory || auto_recipe_exists(r->model, size);
+    bool tuned =
+        a->session.auto_kv.memory || auto_recipe_exists(r->model, auto_name_of(&a->session.kv));
     print_error("cache %s; %s", recipe_title(r->model, r->recipe, title),
                 tuned ? "--kv selects another" : "--tune fits it to this model");
 }

@@ -265,14 +265,17 @@ static int open_recipes(const struct serve_args *a, struct serve *s) {
 
 /* May requests select the recipe of 'auto' of this size? With --allow-kv auto-N; with presets, if
  * one is stored. */
-static bool is_auto_allowed(const struct serve_args *a, const struct serve *s, int size) {
+static bool is_auto_allowed(const struct serve_args *a, const struct serve *s,
+                            const struct auto_name *size) {
     bool named = false;
-    for (size_t i = 0; i < a->allow_kv.n; i++) named |= auto_size(a->allow_kv.item[i]) == size;
+    for (size_t i = 0; i < a->allow_kv.n; i++)
+        named |= auto_size(a->allow_kv.item[i]) == size->size;
     return named || (s->allow_tuned && auto_recipe_exists(s->model, size));
 }
 
 /* Add it, unless it is there already. */
-static int add_auto_recipe(const struct serve_args *a, struct serve *s, int size) {
+static int add_auto_recipe(const struct serve_args *a, struct serve *s,
+                           const struct auto_name *size) {
     struct recipes *to = &s->recipes;
     lk_recipe *recipe = NULL;
     if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
@@ -300,8 +303,8 @@ static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
     if (tunes)
         print_error("while the server is idle, a better cache for this model is looked for; the "
                     "next start will use it (--kv best-4: never)");
-    for (int size = AUTO_SIZE; !status && size > AUTO_SIZE - AUTO_SIZES; size--)
-        if (is_auto_allowed(a, s, size)) status = add_auto_recipe(a, s, size);
+    for (int i = 0; !status && i < AUTO_SIZES; i++)
+        if (is_auto_allowed(a, s, &auto_names[i])) status = add_auto_recipe(a, s, &auto_names[i]);
     lk_preset preset;
     for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i, &preset); i++) {
         status = add_recipe(&s->recipes, preset.name);

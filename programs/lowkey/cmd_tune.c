@@ -26,6 +26,7 @@ struct tune_args {
     int64_t while_pid, memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
         measure_memory, rounds;
     bool thorough, no_prompt, speed, json;
+    bool stores; /* not an option: recipes for 'auto' */
 };
 
 static int read_args(const struct command *command, int argc, char **argv, struct tune_args *a) {
@@ -470,23 +471,22 @@ static int print_stored(const struct tune_args *a, const lk_model *model) {
     json_t *list = json_array();
     int status = STATUS_OK;
     table_titles(&table, "recipe|bits/value|file");
-    for (int size = AUTO_SIZE; !status && size > AUTO_SIZE - AUTO_SIZES; size--) {
-        char name[] = {'a', 'u', 't', 'o', '-', (char)('0' + size), 0}, end[sizeof name + 1] = "-";
-        struct recipes recipes = {.name = {name}, .n = 1};
+    for (int i = 0; !status && i < AUTO_SIZES; i++) {
+        const char *name = auto_names[i].name;
+        lk_recipe *recipe = NULL;
         lk_err err = {0};
         lk_plan plan = {0};
-        strcpy(end + 1, name);
-        char *path = auto_recipe_path(model, end);
-        status = auto_recipes_open(&a->model, model, &recipes);
-        if (!status && lk_plan_make(model, recipes.item[0], &opts, &plan, &err))
+        char *path = auto_recipe_path(model, &auto_names[i]);
+        status = auto_recipe_of_size(model, &auto_names[i], true, &recipe);
+        if (!status && lk_plan_make(model, recipe, &opts, &plan, &err))
             status = print_lk_error(&err);
         table_cell(&table, "%s", name);
         table_cell(&table, "%.3f", plan.bits_per_value);
         table_cell(&table, "%s", path);
         json_array_append_new(list, json_pack("{s:s s:o s:s s:s}", "name", name, "bits_per_value",
                                               json_number(plan.bits_per_value), "file", path, "kv",
-                                              status ? "" : lk_recipe_text(recipes.item[0])));
-        recipes_free(&recipes);
+                                              status ? "" : lk_recipe_text(recipe)));
+        lk_recipe_free(recipe);
         free(path);
     }
     if (!status && a->json)
@@ -532,15 +532,27 @@ static void set_defaults(struct tune_args *a) {
     if (!a->chunk) a->chunk = a->thorough ? 1024 : 2048;
     if (!a->chunks) a->chunks = a->thorough || !a->text.n ? 2 : (int64_t)a->text.n;
     if (a->rounds < 0) a->rounds = a->thorough ? 2 : 0;
+    if (!a->check_chunks) a->check_chunks = 4;
     if (a->kv.n == 0)
         for (; a->kv.n < 3; a->kv.n++)
             a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
 }
 
+/* Without a size, recipes for 'auto' are stored. Only --text, --while and --json have an effect on
+ * that. */
+static bool is_for_auto(const struct tune_args *a) {
+    bool has_size = a->bits > 0 || a->like || a->memory > 0 || a->max_kl > 0;
+    bool has_output = a->output || a->ctx || a->check_text || a->check_chunks || a->kv.n;
+    bool has_way = a->speed || a->min_k_bits || a->head_groups || a->thorough || a->chunk ||
+                   a->chunks || a->score || a->measure_bits.n || a->no_prompt || a->rounds >= 0 ||
+                   a->measure_memory || a->state;
+    return !has_size && !has_output && !has_way;
+}
+
 static int check_args(struct tune_args *a) {
     int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
-    bool plain = !a->output && !a->thorough && !a->check_text && !a->state;
-    if (n_goal == 0 && plain && a->text.n <= 1) return STATUS_OK; /* for 'auto' */
+    if (a->stores && a->text.n > 1) return print_error("without a size, give at most one --text");
+    if (a->stores) return STATUS_OK;
     if (a->while_pid) return print_error("--while is for tuning without a size");
     if (!a->text.n) return print_error("no text: give --text FILE");
     if ((size_t)a->chunks < a->text.n)
@@ -556,7 +568,7 @@ static int check_args(struct tune_args *a) {
 }
 
 int cmd_tune(const struct command *command, int argc, char **argv) {
-    struct tune_args a = {.check_chunks = 4, .rounds = -1};
+    struct tune_args a = {.rounds = -1};
     char *command_line = quoted_command_line(argc, argv);
     int read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) {
@@ -566,10 +578,10 @@ int cmd_tune(const struct command *command, int argc, char **argv) {
     char *state = a.output && !a.state ? xasprintf("%s.state", a.output) : NULL;
     if (state) a.state = state;
     catch_interrupts();
+    a.stores = is_for_auto(&a);
     set_defaults(&a);
     int status = check_args(&a);
-    bool has_size = a.bits > 0 || a.like || a.memory || a.max_kl > 0;
-    if (!status) status = has_size ? run(&a, command_line) : store_recipes(&a);
+    if (!status) status = a.stores ? store_recipes(&a) : run(&a, command_line);
     free(state);
     free(command_line);
     return status;

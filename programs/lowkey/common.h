@@ -107,7 +107,8 @@ struct auto_args {
     int64_t memory; /* MiB of the cache at n_ctx tokens; 0: the size of a preset */
     bool tune;      /* tune before the start, unless it was done */
 };
-struct opt tune_option(struct auto_args *args), memory_option(struct auto_args *args);
+struct opt memory_option(struct auto_args *args);
+struct opt tune_option(struct auto_args *args);
 
 struct session_args {
     struct string_list kv;

@@ -17,9 +17,8 @@
 #include <stdbool.h>
 
 struct lk_call_grammar {
-    char *
-        text; /* GBNF of what follows the trigger, or of all; owned. NULL: calls are not constrained
-                 */
+    /* GBNF of what follows the trigger, or of all; owned. NULL: calls are not constrained */
+    char *text;
     char trigger[64];   /* what a call begins with */
     bool trigger_first; /* only at the start of an answer */
 };

@@ -45,8 +45,8 @@ struct lk_server_opts {
     bool strict_model; /* refuse requests for models with other names; otherwise any name will do */
     /* [n_recipe] recipes that requests may select by their text; the first is the default */
     const lk_recipe *const *recipe;
-    const char *const
-        *recipe_name; /* [n_recipe] other names for them, or NULL; NULL: none has one */
+    /* [n_recipe] their names in replies and requests, or NULL for the text; NULL: all NULL */
+    const char *const *recipe_name;
     size_t n_recipe;
     const char *host;       /* address to listen on, e.g. "127.0.0.1" */
     int port;               /* 0: any free port */

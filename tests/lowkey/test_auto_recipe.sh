@@ -6,9 +6,7 @@ set -u
 tests=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=../support/program.sh
 . "$tests/support/program.sh" || exit 1
-command -v python3 >/dev/null || { echo "no Python"; exit 77; }
-python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import tiny_model; tiny_model.write_model("tiny.gguf")' \
-  "$tests/serve" || { echo "FAILED: cannot write the model"; exit 1; }
+write_tiny_model tiny.gguf
 export LOWKEY_MODEL=$work/tiny.gguf LOWKEY_CACHE=$work/cache
 stored() { ls "$work"/cache/recipes/*-"$1" 2>/dev/null; }
 
@@ -25,6 +23,11 @@ bad 'depends on the model' recipes auto-3
 bad '--tune needs --kv auto' run -p x -n 1 --kv best-4 --tune
 bad 'give -c N' run -p x -n 1 --memory 1
 bad '--while is for tuning without a size' tune --while 1 --bits 3
+bad 'at most one --text' tune --text short --text short
+for ignored in '-c 4k' '--speed' '--chunk 512' '--kv best-3' '--check-chunks 2' '--rounds 0' '--head-groups 2' '-o out'; do
+  # shellcheck disable=SC2086
+  bad 'no text: give --text FILE' tune $ignored
+done
 head -c 200 "$tests/lowkey/test_auto_recipe.sh" >short
 bad 'tuning needs 256 or more' tune --text short
 

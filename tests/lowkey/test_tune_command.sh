@@ -5,9 +5,7 @@ set -u
 tests=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=../support/program.sh
 . "$tests/support/program.sh" || exit 1
-command -v python3 >/dev/null || { echo "no Python"; exit 77; }
-python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import tiny_model; tiny_model.write_model("tiny.gguf")' \
-  "$tests/serve" || { echo "FAILED: cannot write the model"; exit 1; }
+write_tiny_model tiny.gguf
 export LOWKEY_MODEL=$work/tiny.gguf
 for i in $(seq 1 400); do echo "$i fish and $((i * i)) bicycles, $((i * 7 % 13)) more"; done >text
 

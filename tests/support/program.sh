@@ -3,6 +3,7 @@
 #
 # LOWKEY_BIN: the program
 
+support=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
 [ -x "$bin" ] || { echo "FAILED: no program at $bin"; exit 1; }
 export LOWKEY_TUNE=0 # nothing in the background
@@ -11,6 +12,13 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 failures=0
 count=0
+
+# write_tiny_model FILE: a tiny random model. Without Python the test is skipped.
+write_tiny_model() {
+  command -v python3 >/dev/null || { echo "no Python"; exit 77; }
+  python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import tiny_model; tiny_model.write_model(sys.argv[2])' \
+    "$support/../serve" "$1" || { echo "FAILED: cannot write the model"; exit 1; }
+}
 
 fail() {
   echo "FAILED: $*"
