@@ -1,9 +1,8 @@
-/* lowkey serve: an OpenAI-compatible HTTP server for one model. */
+/* lowkey serve: an OpenAI-compatible HTTP server. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* SOCK_CLOEXEC */
 #endif
 #include "auto_recipe.h"
-#include "available.h"
 #include "base/clock.h"
 #include "cmd.h"
 #include "common.h"
@@ -11,6 +10,7 @@
 #include "output.h"
 #include "sandbox.h"
 #include "serve/connections.h"
+#include "serve_models.h"
 #include "text.h"
 #include "xalloc.h"
 
@@ -25,18 +25,6 @@
 #include <unistd.h>
 
 enum { MAX_KEYS = 256 };
-
-struct serve_args {
-    struct model_args model;
-    struct string_list kv, allow_kv, name, allow_host;
-    struct auto_args auto_kv;
-    const char *host, *key_file, *draft, *origin, *session_dir, *chat_template;
-    int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
-        cache_limit, store_limit, max_body, request_memory;
-    double queue_s, time_s, slice_ms;
-    int32_t n_here; /* not an option: ranks that share this machine's memory */
-    bool log, parse_special, sandbox, strict_model;
-};
 
 /* ---- the service manager: sd_notify, datagrams on the Unix socket $NOTIFY_SOCKET ---- */
 
@@ -94,17 +82,11 @@ static void notify_beat(struct notify *notify) {
 /* ---- options ---- */
 
 struct serve {
-    lk_model *model;
-    struct recipes recipes;
-    bool from_presets[MAX_LIST];       /* added by "presets": dropped if the model cannot have it */
-    bool allow_tuned;                  /* --allow-kv presets */
-    bool is_auto;                      /* recipes.item[0] depends on the model */
-    const char *recipe_name[MAX_LIST]; /* of stored recipes; else NULL */
+    struct serve_model one;      /* the only model */
+    struct serve_models several; /* or these */
     struct lk_buf keys;
     const char *key[MAX_KEYS];
     size_t n_key;
-    char *name[MAX_LIST]; /* [n_name] of the model: its id and aliases; owned */
-    size_t n_name;
     struct notify notify;
 };
 
@@ -185,27 +167,33 @@ static struct opt_group cache_options(struct serve_args *a) {
         }};
 }
 
-/* Use the template of the file, if one is given, and say now if chats cannot be served. */
-static int set_chat_template(const char *path, lk_model *model) {
-    enum { MAX_TEMPLATE = 1 << 20 };
-    struct lk_buf text = {0};
-    lk_err err = {0};
-    int status = path ? read_text_file(path, "chat template", MAX_TEMPLATE, &text) : STATUS_OK;
-    if (!status && path && lk_model_set_chat_template(model, lk_buf_cstr(&text), &err))
-        status = print_error("the chat template %s cannot be used: %s", path, err.msg);
-    lk_buf_free(&text);
-    if (!path && lk_model_check_chat_template(model, &err))
-        print_error("warning: chats will be refused: %s; give a template in Jinja with "
-                    "--chat-template-file FILE",
-                    err.msg);
-    return status;
+/* The model's options, and more for several models. */
+static struct opt_group serve_model_options(struct serve_args *a) {
+    const struct opt more[] = {
+        {0, "models", "FOLDER",
+         "serve all GGUF files in FOLDER; as with several -m, a model is loaded when a request "
+         "names it",
+         OPT_TEXT, &a->folder, .complete = "DIR"},
+        {0, "max-memory", "MIB",
+         "several models: limit for the weights and caches of the loaded ones; those not used for "
+         "longest are unloaded (default: 7/8 of the free memory)",
+         OPT_INT, &a->max_memory, 1, 1 << 24},
+        {0, "load-time", "S", "several models: maximum seconds to wait for one (default 300)",
+         OPT_REAL, &a->load_s, 0, 86400}};
+    struct opt_group group = model_options(&a->model, MODEL_RUN);
+    size_t n = 0;
+    while (group.opt[n].name) n++;
+    group.opt[0].kind = OPT_TEXTS;
+    group.opt[0].to = &a->file;
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) group.opt[n++] = more[i];
+    return group;
 }
 
 static int read_args(const struct command *command, int argc, char **argv, struct serve_args *a) {
     const struct opt_group groups[] = {
         network_options(a),
         cache_options(a),
-        model_options(&a->model, MODEL_RUN),
+        serve_model_options(a),
         {"Answers",
          {
              {0, "chat-template-file", "FILE",
@@ -230,105 +218,6 @@ static int read_args(const struct command *command, int argc, char **argv, struc
          }},
     };
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
-}
-
-static int add_recipe(struct recipes *to, const char *kv) {
-    if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
-    int status = recipe_open(kv, &to->item[to->n]);
-    if (!status) to->n++;
-    return status;
-}
-
-/* The recipe of --kv, or a placeholder for the default one, then the other allowed ones. */
-static int open_recipes(const struct serve_args *a, struct serve *s) {
-    struct recipes *out = &s->recipes;
-    if (a->kv.n > 1)
-        return print_error("'serve' takes only one --kv; allow other recipes with --allow-kv");
-    s->is_auto = !a->kv.n || auto_size(a->kv.item[0]);
-    int status = add_recipe(out, s->is_auto ? "best-4" : a->kv.item[0]);
-    for (size_t i = 0; !status && i < a->allow_kv.n; i++) {
-        if (auto_size(a->allow_kv.item[i])) continue; /* depends on the model */
-        if (strcmp(a->allow_kv.item[i], "presets") != 0) {
-            status = add_recipe(out, a->allow_kv.item[i]);
-            continue;
-        }
-        lk_preset preset;
-        for (size_t k = 0; !status && lk_recipe_preset(k, &preset); k++) {
-            if (preset.compress && !a->model.sidecar) continue;
-            status = add_recipe(out, preset.name);
-            if (!status) s->from_presets[out->n - 1] = true;
-        }
-        s->allow_tuned = true;
-    }
-    return status;
-}
-
-/* May requests select the recipe of 'auto' of this size? With --allow-kv auto-N; with presets, if
- * one is stored. */
-static bool is_auto_allowed(const struct serve_args *a, const struct serve *s,
-                            const struct auto_name *size) {
-    bool named = false;
-    for (size_t i = 0; i < a->allow_kv.n; i++)
-        named |= auto_size(a->allow_kv.item[i]) == size->size;
-    return named || (s->allow_tuned && auto_recipe_exists(s->model, size));
-}
-
-/* Add it, unless it is there already. */
-static int add_auto_recipe(const struct serve_args *a, struct serve *s,
-                           const struct auto_name *size) {
-    struct recipes *to = &s->recipes;
-    lk_recipe *recipe = NULL;
-    if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
-    int status = auto_recipe_of_size(s->model, size, !a->model.cluster, &recipe);
-    for (size_t i = 0; !status && recipe && i < to->n; i++)
-        if (strcmp(lk_recipe_text(to->item[i]), lk_recipe_text(recipe)) == 0) {
-            lk_recipe_free(recipe);
-            recipe = NULL;
-        }
-    if (recipe) to->item[to->n++] = recipe;
-    return status;
-}
-
-/* What depends on the model: the default recipe, and the presets that were tuned for it. */
-static int add_tuned_recipes(const struct serve_args *a, struct serve *s) {
-    lk_recipe **first = &s->recipes.item[0];
-    if (s->is_auto) {
-        lk_recipe_free(*first);
-        *first = NULL;
-    }
-    int status = auto_recipe_open(&a->auto_kv, &a->model, s->model, &a->kv, first);
-    if (!*first) s->recipes.n = 0;
-    bool tunes = !status && s->is_auto && !a->auto_kv.memory &&
-                 auto_recipes_make_later(&a->model, s->model, &a->kv);
-    if (tunes)
-        print_error("while the server is idle, a better cache for this model is looked for; the "
-                    "next start will use it (--kv best-4: never)");
-    for (int i = 0; !status && i < AUTO_SIZES; i++)
-        if (is_auto_allowed(a, s, &auto_names[i])) status = add_auto_recipe(a, s, &auto_names[i]);
-    lk_preset preset;
-    for (size_t i = 0; !status && s->allow_tuned && lk_model_tuned(s->model, i, &preset); i++) {
-        status = add_recipe(&s->recipes, preset.name);
-        if (!status) s->from_presets[s->recipes.n - 1] = true;
-    }
-    return status;
-}
-
-/* Drop the recipes added by "presets" that this model does not support, and the default one. */
-static void drop_unsupported_presets(struct lk_server_opts *o, struct serve *s) {
-    size_t n = 0;
-    for (size_t i = 0; i < s->recipes.n; i++) {
-        lk_recipe *recipe = s->recipes.item[i];
-        bool again =
-            i > 0 && strcmp(lk_recipe_text(recipe), lk_recipe_text(s->recipes.item[0])) == 0;
-        if (s->from_presets[i] && (again || lk_server_check_recipe(o, recipe, NULL)))
-            lk_recipe_free(recipe);
-        else
-            s->recipes.item[n++] = recipe;
-    }
-    o->n_recipe = s->recipes.n = n;
-    for (size_t i = 0; i < n; i++)
-        s->recipe_name[i] = auto_recipe_name(s->model, s->recipes.item[i]);
-    o->recipe_name = s->recipe_name;
 }
 
 /* Remove blanks at both ends of a line. */
@@ -368,21 +257,6 @@ static int read_keys(const char *path, struct serve *s) {
     return s->n_key ? STATUS_OK : print_error("%s contains no keys; write one per line", path);
 }
 
-/* A name of the model in the API, owned. Characters that are special in URLs become '-'. */
-static char *model_id(char *id) {
-    for (char *c = id; *c; c++)
-        if (*c == ' ' || *c == '/' || *c == '?' || *c == '#' || *c == '%') *c = '-';
-    if (*id) return id;
-    free(id);
-    return xasprintf("model");
-}
-
-static void set_names(const struct serve_args *a, struct serve *s) {
-    for (size_t i = 0; i < a->name.n; i++)
-        s->name[s->n_name++] = model_id(printable_copy(a->name.item[i]));
-    if (s->n_name == 0) s->name[s->n_name++] = model_id(model_name(s->model));
-}
-
 static void print_line(void *user, const char *line) {
     (void)user;
     print_error("%s", line);
@@ -414,22 +288,15 @@ static int reserve_descriptors(size_t *n) {
 
 static struct lk_server_opts server_opts(const struct serve_args *a, struct serve *s) {
     struct lk_server_opts o = lk_server_defaults();
-    o.model = s->model;
     o.n_rank = lk_cluster_n_peer(a->model.cluster);
-    o.id = s->name[0];
-    o.alias = (const char *const *)s->name + 1;
-    o.n_alias = s->n_name - 1;
     o.strict_model = a->strict_model;
     o.allowed_host = a->allow_host.item;
     o.n_allowed_host = a->allow_host.n;
-    o.recipe = (const lk_recipe *const *)s->recipes.item;
-    o.n_recipe = s->recipes.n;
     o.key = s->key;
     o.n_key = s->n_key;
     o.origin = a->origin;
     o.parse_special = a->parse_special;
     o.drafts = is_draft_on(a->draft);
-    o.n_ctx = a->ctx ? (int32_t)a->ctx : lk_model_get_info(s->model).n_ctx_train;
     if (a->host) o.host = a->host;
     if (a->n) o.n_predict = (size_t)a->n;
     o.port = (int)a->port;
@@ -441,10 +308,10 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.n_per_address = (size_t)a->per_address;
     o.max_body = (size_t)a->max_body << 20;
     o.request_bytes = (uint64_t)a->request_memory << 20;
-    o.max_bytes = a->cache_limit ? (uint64_t)a->cache_limit << 20
-                                 : available_bytes("") / 2 / (uint64_t)a->n_here;
+    o.max_bytes = (uint64_t)a->cache_limit << 20; /* 0: set when the model is open */
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
+    o.load_s = a->load_s;
     o.slice_s = 1e-3 * a->slice_ms;
     o.session_dir = a->session_dir;
     o.store_bytes = (uint64_t)a->store_limit << 20;
@@ -456,11 +323,18 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
 }
 
 static void print_address(const struct lk_server_opts *o, int port) {
-    char bytes[NUMBER_BUF], title[RECIPE_TITLE];
+    char bytes[NUMBER_BUF], all[NUMBER_BUF], title[RECIPE_TITLE];
     const char *open = strchr(o->host, ':') ? "[" : "", *close = *open ? "]" : "";
-    printf("%s at http://%s%s%s:%d, cache %s, context %d, memory limit %s. Press Ctrl-C to stop.\n",
-           o->id, open, o->host, close, port, recipe_title(o->model, o->recipe[0], title), o->n_ctx,
-           format_bytes(bytes, o->max_bytes));
+    if (o->n_entry)
+        printf("%zu models at http://%s%s%s:%d, memory limit %s, %s of it for the caches of each. "
+               "Press Ctrl-C to stop.\n",
+               o->n_entry, open, o->host, close, port, format_bytes(all, o->max_model_bytes),
+               format_bytes(bytes, o->max_bytes));
+    else
+        printf("%s at http://%s%s%s:%d, cache %s, context %d, memory limit %s. Press Ctrl-C to "
+               "stop.\n",
+               o->id, open, o->host, close, port, recipe_title(o->model, o->recipe[0], title),
+               o->n_ctx, format_bytes(bytes, o->max_bytes));
     bool loopback = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "::1") == 0 ||
                     strcmp(o->host, "localhost") == 0;
     if (!loopback && !o->n_key)
@@ -498,23 +372,6 @@ static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox
     if (sandbox_enter(sandbox, o->session_dir, o->port, &err)) return print_lk_error(&err);
     print_error("%s", sandbox_describe(sandbox, line));
     return STATUS_OK;
-}
-
-/* Refuse limits under which no request could be answered. */
-static int check_limits(const struct lk_server_opts *o) {
-    enum { LEAST = 256 }; /* tokens of a short question and its answer */
-    char need[NUMBER_BUF], have[NUMBER_BUF];
-    lk_session_opts opts = {.n_ctx = o->n_ctx < LEAST ? o->n_ctx : LEAST};
-    lk_plan plan;
-    if (!o->max_bytes)
-        return print_error("cannot determine the free memory; set a limit with --cache-limit MIB");
-    if (lk_plan_make(o->model, o->recipe[0], &opts, &plan, NULL)) return STATUS_OK;
-    uint64_t bytes = plan.peak_bytes - plan.weight_bytes + plan.device_cache_bytes;
-    if (bytes <= o->max_bytes) return STATUS_OK;
-    return print_error("the limit for caches is %s, but %d tokens need %s; use --cache-limit %llu "
-                       "or more",
-                       format_bytes(have, o->max_bytes), (int)opts.n_ctx, format_bytes(need, bytes),
-                       (unsigned long long)(bytes >> 20) + 1);
 }
 
 static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
@@ -572,6 +429,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .request_memory = 256,
                            .store_limit = 4096,
                            .queue_s = 60,
+                           .load_s = 300,
                            .time_s = 600,
                            .slice_ms = 50};
     struct serve s = {0};
@@ -581,27 +439,22 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
     if (a.sandbox && a.model.cluster)
         status = print_error("--sandbox: several ranks need the rights that it gives up; start "
                              "them in a container instead");
-    if (!status) status = open_recipes(&a, &s);
+    if (!status) status = serve_recipes_open(&a, &s.one);
     if (!status) status = read_keys(a.key_file, &s);
     notify_open(&s.notify);
     a.model.n_ctx = a.ctx;
     a.n_here = command->n_local_rank > 1 ? command->n_local_rank : 1;
-    if (!status) status = model_open(&a.model, true, &s.model);
-    if (!status) status = set_chat_template(a.chat_template, s.model);
-    if (!status) status = add_tuned_recipes(&a, &s);
     if (!status) {
-        set_names(&a, &s);
+        bool several = serve_models_are_several(&a);
         struct lk_server_opts o = server_opts(&a, &s);
-        drop_unsupported_presets(&o, &s);
-        warn_beyond_training(s.model, o.n_ctx);
-        status = check_limits(&o);
+        if (!several && a.file.n) a.model.model = a.file.item[0];
+        status = several ? serve_models_find(&a, &s.several, &o) : serve_model_open(&a, &s.one, &o);
         if (!status) status = reserve_descriptors(&o.n_connection);
         if (!status) status = serve_until_signal(&o, &s.notify, a.sandbox);
     }
     notify_close(&s.notify);
-    for (size_t i = 0; i < s.n_name; i++) free(s.name[i]);
     free(s.keys.at);
-    recipes_free(&s.recipes);
-    lk_model_free(s.model);
+    serve_models_free(&s.several);
+    serve_model_free(&s.one);
     return status;
 }

@@ -51,12 +51,14 @@ static const struct command commands[] = {
      .run = cmd_run},
 
     {.name = "serve",
-     .summary = "Serve a model over HTTP: OpenAI-compatible API and a chat page.",
+     .summary = "Serve models over HTTP: OpenAI-compatible API and a chat page.",
      .operands = "",
-     .description = "Serves one model until Ctrl-C or SIGTERM. The chat page is at /. Messages "
-                    "never become control tokens. See docs/serving.md.",
+     .description = "Serves one model, or several that are loaded when requests name them, until "
+                    "Ctrl-C or SIGTERM. The chat page is at /. Messages never become control "
+                    "tokens. See docs/serving.md.",
      .examples = "  lowkey serve\n"
                  "  lowkey serve -m model.gguf --kv best-3 -c 32k --cache-limit 2048\n"
+                 "  lowkey serve --models folder --max-memory 16384\n"
                  "  lowkey serve --host 0.0.0.0 --api-key-file keys.txt --allow-kv presets\n",
      .on_ranks = true,
      .run = cmd_serve},

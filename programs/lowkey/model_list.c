@@ -78,19 +78,27 @@ static uint64_t split_bytes(const char *path, unsigned n_part) {
     return sum;
 }
 
+char *model_file_name(const char *path) {
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    size_t len = strlen(file);
+    unsigned part, n_part;
+    if (len > 5 && strcasecmp(file + len - 5, ".gguf") == 0) len -= 5;
+    char *name = xasprintf("%.*s", (int)len, file);
+    if (split_part(name, &part, &n_part)) name[len - 15] = 0;
+    return name;
+}
+
 static void visit_gguf(struct walk *walk, const char *path, const struct stat *info) {
     const char *file = strrchr(path, '/') + 1;
     size_t len = strlen(file);
     unsigned part = 1, n_part = 1;
     if (len < 6 || strcasecmp(file + len - 5, ".gguf") != 0 || strcasestr(file, "mmproj")) return;
-    char *name = xasprintf("%.*s", (int)len - 5, file);
-    bool is_split = split_part(name, &part, &n_part);
-    if (is_split) name[strlen(name) - 15] = 0;
+    char *stem = xasprintf("%.*s", (int)len - 5, file);
+    bool is_split = split_part(stem, &part, &n_part);
+    free(stem);
     if (part == 1)
-        add_model(walk, name, xasprintf("%s", path),
+        add_model(walk, model_file_name(path), xasprintf("%s", path),
                   is_split ? split_bytes(path, n_part) : (uint64_t)info->st_size);
-    else
-        free(name);
 }
 
 /* ---- ollama ---- */
@@ -167,6 +175,14 @@ struct model_list *model_list_make(void) {
     struct model_list *list = xmalloc(sizeof *list);
     list->n = 0;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) walk_place(list, &places[i]);
+    return list;
+}
+
+struct model_list *model_list_folder(const char *folder) {
+    struct model_list *list = xmalloc(sizeof *list);
+    list->n = 0;
+    struct walk walk = {.list = list, .source = "folder", .root = folder, .visit = visit_gguf};
+    walk_folder(&walk, folder, 0);
     return list;
 }
 

@@ -34,6 +34,12 @@ struct model_list {
 struct model_list *model_list_make(void);
 void model_list_free(struct model_list *list);
 
+/* The same of one folder, whose files have their names. */
+struct model_list *model_list_folder(const char *folder);
+
+/* The name of a file: without folder, ".gguf" and the number of a part; owned. */
+char *model_file_name(const char *path);
+
 /* Find the model that is called `name` (without regard to case, also with ".gguf"), or whose name
  * alone contains it. Returns a STATUS_*, after printing an error. *path is owned: free. */
 int model_list_find(const char *name, char **path);

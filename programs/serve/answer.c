@@ -5,6 +5,9 @@
 #include "serve/json_field.h"
 #include "serve/sse.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- work on the worker threads ---- */
@@ -30,20 +33,72 @@ bool lk_work_charge_body(struct lk_work *work) {
                          &work->error);
 }
 
-/* Run `fn` on a worker, then free the body. False: the client is gone, or work->error is set and no
- * reply was sent. */
-static bool work_run(struct lk_work *work, void (*fn)(void *arg)) {
+/* Run `fn` on a worker. False: the client is gone, or work->error is set and no reply was sent. */
+static bool run_on_worker(struct lk_work *work, void (*fn)(void *arg)) {
     struct lk_exchange *x = work->x;
     work->start_time = lk_now();
     work->charge.budget = &x->server->budget;
     enum { LARGE = 256 << 10 }; /* bytes of body, some milliseconds of work */
     bool ran =
         lk_workers_run(x->server->workers, x->body.len > LARGE, fn, work, keep_waiting, work);
-    lk_buf_free(&x->body);
-    lk_charge_release(&x->charge);
     if (!ran && !work->error.status && lk_exchange_is_alive(x))
         lk_api_error_set_stopping(&work->error);
     return ran && work->error.status == 0;
+}
+
+/* The same, then free the body. */
+static bool work_run(struct lk_work *work, void (*fn)(void *arg)) {
+    bool good = run_on_worker(work, fn);
+    lk_buf_free(&work->x->body);
+    lk_charge_release(&work->x->charge);
+    return good;
+}
+
+/* Seconds of a number, or of a text such as "5m" or "1h30m"; NAN: neither. */
+static double parse_duration(const json_t *value) {
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"ms", 1e-3}, {"h", 3600}, {"m", 60}, {"s", 1}, {"", 1}};
+    if (json_is_number(value)) return json_number_value(value);
+    const char *text = json_string_value(value);
+    if (!text || !*text) return NAN;
+    double sum = 0, sign = *text == '-' ? -1 : 1;
+    text += *text == '-';
+    while (*text) {
+        char *end;
+        size_t i = 0;
+        double number = strtod(text, &end);
+        while (i < 4 && strncmp(end, units[i].unit, strlen(units[i].unit)) != 0) i++;
+        if (end == text || !isfinite(number) || number < 0 || (i == 4 && *end)) return NAN;
+        sum += number * units[i].seconds;
+        text = end + strlen(units[i].unit);
+    }
+    return sign * sum;
+}
+
+static void read_wanted(void *arg) {
+    struct lk_work *work = arg;
+    const struct lk_buf *text = &work->x->body;
+    if (!lk_work_charge_body(work)) return;
+    json_t *body = lk_json_parse_body(lk_buf_cstr(text), text->len, &work->error);
+    const json_t *model = json_object_get(body, "model");
+    if (!json_is_string(model)) model = json_object_get(body, "name"); /* of /api/show */
+    if (json_is_string(model))
+        snprintf(work->wanted->model, sizeof work->wanted->model, "%s", json_string_value(model));
+    work->wanted->keep_s = parse_duration(json_object_get(body, "keep_alive"));
+    work->wanted->is_empty = json_array_size(json_object_get(body, "messages")) == 0 &&
+                             json_string_length(json_object_get(body, "prompt")) == 0;
+    json_decref(body);
+}
+
+bool lk_wanted_read(struct lk_exchange *x, struct lk_wanted *wanted, struct lk_api_error *error) {
+    struct lk_work work = {.x = x, .wanted = wanted};
+    *wanted = (struct lk_wanted){.keep_s = NAN};
+    bool good = run_on_worker(&work, read_wanted);
+    lk_charge_release(&work.charge);
+    *error = work.error;
+    return good;
 }
 
 void lk_work_convert(void *arg) {
@@ -51,7 +106,7 @@ void lk_work_convert(void *arg) {
     const struct lk_exchange *x = work->x;
     if (!lk_work_charge_body(work)) return;
     json_t *body = lk_json_parse_body(x->body.at, x->body.len, &work->error);
-    if (body && work->convert(&x->server->opts, body, &work->out, &work->error) && work->out.failed)
+    if (body && work->convert(&x->served->opts, body, &work->out, &work->error) && work->out.failed)
         lk_api_error_set(&work->error, 503, "out_of_memory", NULL, "out of memory: response");
     json_decref(body);
 }
@@ -88,7 +143,7 @@ static void reply_whole(struct lk_exchange *x, const struct lk_endpoint *endpoin
     struct lk_event event = {.kind = LK_EVENT_DONE};
     struct lk_buf text = {0};
     bool good =
-        lk_response_init(&response, completion, &x->server->opts, ++x->server->n_completion);
+        lk_response_init(&response, completion, &x->served->opts, ++x->server->n_completion);
     bool alive = true;
     while (good && !lk_response_is_complete(&response)) {
         alive = wait_event(x, completion, &event);
@@ -110,7 +165,7 @@ static void reply_whole(struct lk_exchange *x, const struct lk_endpoint *endpoin
     }
     lk_response_free(&response);
     lk_buf_free(&text);
-    lk_scheduler_abandon(x->server->scheduler, completion);
+    lk_scheduler_abandon(x->served->scheduler, completion);
 }
 
 /* Reply with a stream. Its headers are sent at once, so that proxies and clients do not time out
@@ -123,7 +178,7 @@ static void reply_stream(struct lk_exchange *x, const struct lk_endpoint *endpoi
     bool has_first = lk_completion_pop(completion, refusal_s, &first);
     if (has_first && first.kind == LK_EVENT_ERROR) {
         lk_exchange_reply_error(x, &completion->error);
-        lk_scheduler_abandon(x->server->scheduler, completion);
+        lk_scheduler_abandon(x->served->scheduler, completion);
         return;
     }
     lk_sse_reply(x, endpoint, completion, has_first ? &first : NULL);
@@ -134,7 +189,7 @@ static void reply_stream(struct lk_exchange *x, const struct lk_endpoint *endpoi
 static void make_completion(void *arg) {
     struct lk_work *work = arg;
     struct lk_exchange *x = work->x;
-    const struct lk_server_opts *opts = &x->server->opts;
+    const struct lk_server_opts *opts = &x->served->opts;
     struct lk_request request = {0};
     if (!lk_work_charge_body(work)) return;
     bool parsed = work->endpoint->parse(&request, opts, x->body.at, x->body.len, &work->error);
@@ -162,7 +217,7 @@ void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint) {
     if (good) {
         completion->client = lk_auth_client(x);
         x->work.n_left_out = completion->request.n_left_out;
-        good = lk_scheduler_submit(x->server->scheduler, completion, &work.error);
+        good = lk_scheduler_submit(x->served->scheduler, completion, &work.error);
         if (!good) lk_completion_release(completion);
     }
     if (!good && work.error.status)

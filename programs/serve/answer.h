@@ -40,6 +40,16 @@ struct lk_endpoint {
 /* Answer the request of x: parse it on a worker, submit it to the scheduler, and reply. */
 void lk_answer(struct lk_exchange *x, const struct lk_endpoint *endpoint);
 
+/* What a body says about its model. */
+struct lk_wanted {
+    char model[256]; /* "": nothing; a longer name is cut */
+    double keep_s;   /* ollama's keep_alive in seconds, negative: for ever; NAN: not given */
+    bool is_empty;   /* it has no messages and no prompt: ollama's way to load and unload */
+};
+
+/* Read it, on a worker. The body stays. False: the client is gone, or see `error`. */
+bool lk_wanted_read(struct lk_exchange *x, struct lk_wanted *wanted, struct lk_api_error *error);
+
 /* ---- work of a request outside the model ----
  *
  * A worker does it: parsing, tokenizing, rendering. It is charged to the budget before it starts,
@@ -54,6 +64,7 @@ struct lk_work {
     bool (*convert)(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,
                     struct lk_api_error *error);
     struct lk_buf out;                  /* also of lk_answer: a reply that needs no completion */
+    struct lk_wanted *wanted;           /* for lk_wanted_read: its result */
     const struct lk_endpoint *endpoint; /* for lk_answer */
     struct lk_completion *completion;   /* the same: its result */
     struct lk_api_error error;

@@ -4,7 +4,7 @@
 #define LK_SERVE_EXCHANGE_H
 
 #include "serve/connections.h"
-#include "serve/scheduler.h"
+#include "serve/models.h"
 #include "serve/workers.h"
 
 #include <sys/types.h>
@@ -14,9 +14,9 @@ struct MHD_Daemon;
 
 struct lk_server {
     struct lk_server_opts opts;
-    lk_call_words call_words; /* opts points here */
-    struct lk_metrics metrics;
-    struct lk_scheduler *scheduler;
+    struct lk_metrics metrics; /* of requests; models have others */
+    struct lk_models *models;
+    struct lk_stored stored; /* by lk_server_close */
     struct lk_workers *workers;
     struct lk_budget budget; /* of all requests in work */
     struct MHD_Daemon *daemon;
@@ -44,6 +44,7 @@ struct lk_exchange_work {
 /* A request, and its reply. */
 struct lk_exchange {
     struct lk_server *server;
+    struct lk_served *served; /* the model; NULL: not chosen. Kept until the exchange ends */
     struct MHD_Connection *connection;
     struct lk_connection *place;  /* its entry in server->connections */
     char method[12], path[128];   /* truncated if longer; no route is that long */

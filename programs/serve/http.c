@@ -242,6 +242,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **s
     if (class >= 0 && class < 6) server->metrics.answered[class]++;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) server->metrics.disconnected++;
     log_request(x);
+    lk_models_release(server->models, x->served);
     lk_buf_free(&x->body);
     lk_charge_release(&x->charge);
     free(x);

@@ -13,6 +13,15 @@ void lk_histogram_add(struct lk_histogram *histogram, double seconds) {
     atomic_fetch_add(&histogram->sum_us, seconds > 0 ? (uint64_t)(seconds * 1e6) : 0);
 }
 
+_Static_assert(sizeof(struct lk_metrics) % sizeof(atomic_uint_fast64_t) == 0,
+               "lk_metrics_add adds them as an array");
+
+void lk_metrics_add(struct lk_metrics *to, const struct lk_metrics *from) {
+    atomic_uint_fast64_t *sum = (atomic_uint_fast64_t *)to;
+    const atomic_uint_fast64_t *value = (const atomic_uint_fast64_t *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) sum[i] += value[i];
+}
+
 static void print_value(struct lk_buf *out, const char *name, const char *type, const char *help,
                         uint64_t value) {
     lk_buf_printf(out, "# HELP lowkey_%s %s\n# TYPE lowkey_%s %s\nlowkey_%s %" PRIu64 "\n", name,

@@ -32,6 +32,9 @@ struct lk_metrics {
     struct lk_histogram queue, prompt, decode, load, save;
 };
 
+/* All members are counters of one type. */
+void lk_metrics_add(struct lk_metrics *to, const struct lk_metrics *from);
+
 void lk_histogram_add(struct lk_histogram *histogram, double seconds);
 
 /* Append all metrics to `out`. */

@@ -121,11 +121,16 @@ static json_t *text_json(const struct lk_response *r, bool is_chat, const char *
     return out;
 }
 
-/* The reply to a request that asks to load the model. */
-static json_t *loaded_json(const struct lk_server_opts *opts, const char *field, json_t *empty) {
-    return json_pack("{s:s, s:o, s:b, s:s, s:o}", "model", opts->id, "created_at",
-                     ollama_time((int64_t)time(NULL)), "done", 1, "done_reason", "load", field,
+/* The reply to a request that asks to load or unload the model. */
+static json_t *state_json(const char *model, const char *reason, const char *field, json_t *empty) {
+    return json_pack("{s:s, s:o, s:b, s:s, s:o}", "model", model, "created_at",
+                     ollama_time((int64_t)time(NULL)), "done", 1, "done_reason", reason, field,
                      empty);
+}
+
+json_t *lk_ollama_unloaded_json(const char *model, bool chat) {
+    json_t *empty = chat ? message_json("", 0) : json_string("");
+    return state_json(model, "unload", chat ? "message" : "response", empty);
 }
 
 /* ---- /api/chat ---- */
@@ -220,7 +225,7 @@ static void write_chat_idle(struct lk_response *r, struct lk_buf *out) {
 }
 
 static json_t *loaded_chat(const struct lk_server_opts *opts) {
-    return loaded_json(opts, "message", message_json("", 0));
+    return state_json(opts->id, "load", "message", message_json("", 0));
 }
 
 /* ---- /api/generate ---- */
@@ -272,7 +277,7 @@ static void write_text_idle(struct lk_response *r, struct lk_buf *out) {
 }
 
 static json_t *loaded_text(const struct lk_server_opts *opts) {
-    return loaded_json(opts, "response", json_string(""));
+    return state_json(opts->id, "load", "response", json_string(""));
 }
 
 /* ---- errors ---- */
@@ -526,9 +531,9 @@ static json_t *details_json(const lk_model_info *info) {
 }
 
 /* The fields that lists of models share. */
-static json_t *model_json(const struct lk_server *server, const char *name) {
-    const struct lk_server_opts *o = &server->opts;
-    lk_model_info info = lk_model_get_info(o->model);
+static json_t *model_json(const struct lk_server *server, const struct lk_served *served,
+                          const char *name) {
+    lk_model_info info = lk_served_info(served);
     return json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "name", name, "model", name, "modified_at",
                      ollama_time(server->started), "size", (json_int_t)info.file_bytes, "digest",
                      "", "details", details_json(&info));
@@ -536,20 +541,34 @@ static json_t *model_json(const struct lk_server *server, const char *name) {
 
 json_t *lk_ollama_tags_json(const struct lk_server *server) {
     const struct lk_server_opts *o = &server->opts;
-    json_t *list = json_pack("[o]", model_json(server, o->id));
+    json_t *list = json_array();
+    for (size_t i = 0; i < lk_models_count(server->models); i++) {
+        const struct lk_served *served = lk_models_at(server->models, i);
+        json_array_append_new(list, model_json(server, served, lk_served_id(served)));
+    }
     for (size_t i = 0; i < o->n_alias; i++)
-        json_array_append_new(list, model_json(server, o->alias[i]));
+        json_array_append_new(list,
+                              model_json(server, lk_models_at(server->models, 0), o->alias[i]));
     return json_pack("{s:o}", "models", list);
 }
 
-/* The model never expires: it is loaded as long as the server runs. */
+/* Loaded models. One leaves after its keep_alive, or when there is no room: a time far away. */
 json_t *lk_ollama_ps_json(const struct lk_server *server) {
     const int64_t year_2100 = INT64_C(4102444800);
-    json_t *model = model_json(server, server->opts.id);
-    json_object_set_new(model, "expires_at", ollama_time(year_2100));
-    json_object_set_new(model, "size_vram", json_integer(0));
-    json_object_set_new(model, "context_length", json_integer(server->opts.n_ctx));
-    return json_pack("{s:[o]}", "models", model);
+    json_t *list = json_array();
+    for (size_t i = 0; i < lk_models_count(server->models); i++) {
+        struct lk_served *served = lk_models_at(server->models, i);
+        if (lk_models_state(server->models, served) != LK_SERVED_LOADED) continue;
+        json_t *model = model_json(server, served, lk_served_id(served));
+        double left_s = lk_models_left(server->models, served);
+        json_object_set_new(
+            model, "expires_at",
+            ollama_time(isfinite(left_s) ? (int64_t)time(NULL) + (int64_t)left_s : year_2100));
+        json_object_set_new(model, "size_vram", json_integer(0));
+        json_object_set_new(model, "context_length", json_integer(lk_served_n_ctx(served)));
+        json_array_append_new(list, model);
+    }
+    return json_pack("{s:o}", "models", list);
 }
 
 /* Set "ARCH.NAME", as in a GGUF file. */

@@ -23,6 +23,9 @@ json_t *lk_ollama_version_json(void);
 json_t *lk_ollama_tags_json(const struct lk_server *server);
 json_t *lk_ollama_ps_json(const struct lk_server *server);
 
+/* The reply to a request that asks to unload the model of this name. `chat`: to /api/chat. */
+json_t *lk_ollama_unloaded_json(const char *model, bool chat);
+
 /* /api/show: append what is known of the model, whatever its name in the body. Always succeeds;
  * the signature is that of lk_work.convert. */
 bool lk_ollama_show(const struct lk_server_opts *opts, const json_t *body, struct lk_buf *out,

@@ -18,6 +18,7 @@
 #include "serve/route_slots.h"
 #include "serve/route_tokens.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,24 +52,49 @@ static void handle_embeddings(struct lk_exchange *x) { lk_answer(x, &lk_embeddin
 
 /* ---- state of the server ---- */
 
+static void add_model(const struct lk_exchange *x, struct lk_served *served, const char *name,
+                      json_t *list, json_t *models) {
+    json_array_append_new(list, lk_model_json(x->server, served, name));
+    json_array_append_new(models, lk_codex_model_json(served, name));
+}
+
 static void handle_models(struct lk_exchange *x) {
     const struct lk_server_opts *o = &x->server->opts;
-    json_t *list = json_pack("[o]", lk_model_json(x->server, o->id)),
-           *models = json_pack("[o]", lk_codex_model_json(x->server, o->id));
-    for (size_t i = 0; i < o->n_alias; i++) {
-        json_array_append_new(list, lk_model_json(x->server, o->alias[i]));
-        json_array_append_new(models, lk_codex_model_json(x->server, o->alias[i]));
+    json_t *list = json_array(), *models = json_array();
+    for (size_t i = 0; i < lk_models_count(x->server->models); i++) {
+        struct lk_served *served = lk_models_at(x->server->models, i);
+        add_model(x, served, lk_served_id(served), list, models);
     }
+    for (size_t i = 0; i < o->n_alias; i++)
+        add_model(x, lk_models_at(x->server->models, 0), o->alias[i], list, models);
     lk_exchange_reply_json(
         x, 200, json_pack("{s:s, s:o, s:o}", "object", "list", "data", list, "models", models));
 }
 
+/* Of several models, which ones are loaded. */
 static void handle_health(struct lk_exchange *x) {
-    lk_exchange_reply_json(x, 200, json_pack("{s:s}", "status", "ok"));
+    struct lk_models *models = x->server->models;
+    json_t *json = json_pack("{s:s}", "status", "ok"), *loaded = json_array();
+    for (size_t i = 0; i < lk_models_count(models); i++) {
+        struct lk_served *served = lk_models_at(models, i);
+        if (lk_models_state(models, served) == LK_SERVED_LOADED)
+            json_array_append_new(loaded, json_string(lk_served_id(served)));
+    }
+    json_object_set_new(json, "loaded", loaded);
+    lk_exchange_reply_json(x, 200, json);
 }
 
+static bool find_model(const struct lk_exchange *x, const char *name, struct lk_served **out,
+                       struct lk_api_error *error);
+
 static void handle_slots(struct lk_exchange *x) {
-    lk_exchange_reply_json(x, 200, lk_slots_json(x->server));
+    const char *name = lk_exchange_query(x, "model");
+    struct lk_served *served = NULL;
+    struct lk_api_error error;
+    if (name && !find_model(x, name, &served, &error))
+        lk_exchange_reply_error(x, &error);
+    else
+        lk_exchange_reply_json(x, 200, lk_slots_json(x->server, served));
 }
 
 static void handle_metrics(struct lk_exchange *x) {
@@ -77,13 +103,13 @@ static void handle_metrics(struct lk_exchange *x) {
     metrics->request_bytes = lk_budget_bytes(&x->server->budget);
     metrics->changed_calls = lk_call_store_n_changed(x->server->opts.calls);
     metrics->request_max_bytes = x->server->opts.request_bytes;
-    lk_metrics_print(metrics, &out);
+    lk_models_print_metrics(x->server->models, metrics, &out);
     if (!out.failed) lk_exchange_reply_text(x, 200, "text/plain; version=0.0.4", out.at, out.len);
     lk_buf_free(&out);
 }
 
 static void handle_props(struct lk_exchange *x) {
-    lk_exchange_reply_json(x, 200, lk_llamacpp_props(&x->server->opts));
+    lk_exchange_reply_json(x, 200, lk_llamacpp_props(&x->served->opts));
 }
 
 static void handle_favicon(struct lk_exchange *x) {
@@ -108,14 +134,15 @@ static void handle_model(struct lk_exchange *x) {
     struct lk_api_error error;
     const struct lk_server_opts *o = &x->server->opts;
     const char *name = strstr(x->path, "/models/") + strlen("/models/");
-    if (lk_server_has_model(o, name) || !o->strict_model) {
-        lk_exchange_reply_json(
-            x, 200, lk_model_json(x->server, lk_server_has_model(o, name) ? name : o->id));
+    struct lk_served *served;
+    if (!find_model(x, name, &served, &error)) {
+        lk_exchange_reply_error(x, &error);
         return;
     }
-    lk_api_error_set(&error, 404, "model_not_found", "model",
-                     "model '%.100s' not found; this server has '%.100s'", name, o->id);
-    lk_exchange_reply_error(x, &error);
+    const char *known = lk_served_id(served);
+    for (size_t i = 0; i < o->n_alias; i++)
+        if (strcmp(name, o->alias[i]) == 0) known = name;
+    lk_exchange_reply_json(x, 200, lk_model_json(x->server, served, known));
 }
 
 static void handle_preflight(struct lk_exchange *x) { lk_exchange_reply_text(x, 204, "", "", 0); }
@@ -126,59 +153,60 @@ struct lk_route {
     const char *method, *path; /* a path that ends with '/' is a prefix, except for "/" */
     bool is_public;            /* no API key is required */
     void (*handle)(struct lk_exchange *x);
+    enum { NO_MODEL, OF_BODY, OF_QUERY } model; /* it needs one, which the request names there */
 };
 
 static const struct lk_route routes[] = {
-    {"POST", "/v1/chat/completions", false, handle_chat_completions},
-    {"POST", "/chat/completions", false, handle_chat_completions},
-    {"POST", "/v1/completions", false, handle_completions},
-    {"POST", "/v1/responses", false, lk_route_responses},
-    {"GET", "/v1/responses/", false, lk_route_response},
-    {"DELETE", "/v1/responses/", false, lk_route_response},
-    {"POST", "/v1/messages", false, lk_route_messages},
-    {"POST", "/v1/messages/count_tokens", false, lk_route_count_tokens},
-    {"POST", "/v1/chat/completions/input_tokens", false, lk_route_count_tokens},
-    {"POST", "/v1/responses/input_tokens", false, lk_route_count_tokens},
-    {"POST", "/api/chat", false, lk_route_ollama_chat},
-    {"POST", "/api/generate", false, lk_route_ollama_generate},
-    {"POST", "/api/show", false, lk_route_ollama_show},
-    {"GET", "/api/tags", false, lk_route_ollama_tags},
-    {"GET", "/api/ps", false, lk_route_ollama_ps},
-    {"GET", "/api/version", false, lk_route_ollama_version},
-    {"POST", "/api/embed", false, lk_route_ollama_embed},
-    {"POST", "/api/embeddings", false, lk_route_ollama_embeddings},
-    {"POST", "/api/pull", false, lk_route_ollama_models},
-    {"POST", "/api/push", false, lk_route_ollama_models},
-    {"POST", "/api/create", false, lk_route_ollama_models},
-    {"POST", "/api/copy", false, lk_route_ollama_models},
-    {"DELETE", "/api/delete", false, lk_route_ollama_models},
-    {"POST", "/completions", false, handle_completions},
-    {"POST", "/v1/completion", false, handle_llamacpp_completion},
-    {"POST", "/completion", false, handle_llamacpp_completion},
-    {"POST", "/infill", false, handle_llamacpp_infill},
-    {"POST", "/v1/embeddings", false, handle_embeddings},
-    {"POST", "/embeddings", false, handle_embeddings},
-    {"GET", "/v1/models", false, handle_models},
-    {"GET", "/models", false, handle_models},
-    {"GET", "/api/v0/models", false, handle_models}, /* LM Studio's */
-    {"GET", "/v1/models/", false, handle_model},
-    {"POST", "/tokenize", false, lk_route_tokenize},
-    {"POST", "/v1/tokenize", false, lk_route_tokenize},
-    {"POST", "/detokenize", false, lk_route_detokenize},
-    {"POST", "/v1/detokenize", false, lk_route_detokenize},
-    {"GET", "/tokenizer_info", false, lk_route_tokenizer_info},
-    {"POST", "/apply-template", false, lk_route_apply_template},
-    {"GET", "/props", false, handle_props},
-    {"GET", "/slots", false, handle_slots},
-    {"POST", "/slots/", false, lk_route_slot},
-    {"GET", "/metrics", false, handle_metrics},
-    {"GET", "/health", true, handle_health},
-    {"GET", "/v1/health", true, handle_health},
-    {"GET", "/favicon.ico", true, handle_favicon},
-    {"GET", "/", true, handle_page},
-    {"GET", "/page/", true, handle_page},
+    {"POST", "/v1/chat/completions", false, handle_chat_completions, OF_BODY},
+    {"POST", "/chat/completions", false, handle_chat_completions, OF_BODY},
+    {"POST", "/v1/completions", false, handle_completions, OF_BODY},
+    {"POST", "/v1/responses", false, lk_route_responses, OF_BODY},
+    {"GET", "/v1/responses/", false, lk_route_response, NO_MODEL},
+    {"DELETE", "/v1/responses/", false, lk_route_response, NO_MODEL},
+    {"POST", "/v1/messages", false, lk_route_messages, OF_BODY},
+    {"POST", "/v1/messages/count_tokens", false, lk_route_count_tokens, OF_BODY},
+    {"POST", "/v1/chat/completions/input_tokens", false, lk_route_count_tokens, OF_BODY},
+    {"POST", "/v1/responses/input_tokens", false, lk_route_count_tokens, OF_BODY},
+    {"POST", "/api/chat", false, lk_route_ollama_chat, OF_BODY},
+    {"POST", "/api/generate", false, lk_route_ollama_generate, OF_BODY},
+    {"POST", "/api/show", false, lk_route_ollama_show, OF_BODY},
+    {"GET", "/api/tags", false, lk_route_ollama_tags, NO_MODEL},
+    {"GET", "/api/ps", false, lk_route_ollama_ps, NO_MODEL},
+    {"GET", "/api/version", false, lk_route_ollama_version, NO_MODEL},
+    {"POST", "/api/embed", false, lk_route_ollama_embed, OF_BODY},
+    {"POST", "/api/embeddings", false, lk_route_ollama_embeddings, OF_BODY},
+    {"POST", "/api/pull", false, lk_route_ollama_models, NO_MODEL},
+    {"POST", "/api/push", false, lk_route_ollama_models, NO_MODEL},
+    {"POST", "/api/create", false, lk_route_ollama_models, NO_MODEL},
+    {"POST", "/api/copy", false, lk_route_ollama_models, NO_MODEL},
+    {"DELETE", "/api/delete", false, lk_route_ollama_models, NO_MODEL},
+    {"POST", "/completions", false, handle_completions, OF_BODY},
+    {"POST", "/v1/completion", false, handle_llamacpp_completion, OF_BODY},
+    {"POST", "/completion", false, handle_llamacpp_completion, OF_BODY},
+    {"POST", "/infill", false, handle_llamacpp_infill, OF_BODY},
+    {"POST", "/v1/embeddings", false, handle_embeddings, OF_BODY},
+    {"POST", "/embeddings", false, handle_embeddings, OF_BODY},
+    {"GET", "/v1/models", false, handle_models, NO_MODEL},
+    {"GET", "/models", false, handle_models, NO_MODEL},
+    {"GET", "/api/v0/models", false, handle_models, NO_MODEL}, /* LM Studio's */
+    {"GET", "/v1/models/", false, handle_model, NO_MODEL},
+    {"POST", "/tokenize", false, lk_route_tokenize, OF_BODY},
+    {"POST", "/v1/tokenize", false, lk_route_tokenize, OF_BODY},
+    {"POST", "/detokenize", false, lk_route_detokenize, OF_BODY},
+    {"POST", "/v1/detokenize", false, lk_route_detokenize, OF_BODY},
+    {"GET", "/tokenizer_info", false, lk_route_tokenizer_info, OF_QUERY},
+    {"POST", "/apply-template", false, lk_route_apply_template, OF_BODY},
+    {"GET", "/props", false, handle_props, OF_QUERY},
+    {"GET", "/slots", false, handle_slots, NO_MODEL},
+    {"POST", "/slots/", false, lk_route_slot, OF_QUERY},
+    {"GET", "/metrics", false, handle_metrics, NO_MODEL},
+    {"GET", "/health", true, handle_health, NO_MODEL},
+    {"GET", "/v1/health", true, handle_health, NO_MODEL},
+    {"GET", "/favicon.ico", true, handle_favicon, NO_MODEL},
+    {"GET", "/", true, handle_page, NO_MODEL},
+    {"GET", "/page/", true, handle_page, NO_MODEL},
 };
-static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight};
+static const struct lk_route preflight = {"OPTIONS", "", true, handle_preflight, NO_MODEL};
 
 static bool path_matches(const char *path, const char *pattern) {
     size_t len = strlen(pattern);
@@ -259,7 +287,58 @@ bool lk_route_find(struct lk_exchange *x, struct lk_api_error *error) {
     return lk_api_error_set(error, 404, "not_found", NULL, "%.100s not found", x->path);
 }
 
-void lk_route(struct lk_exchange *x) { x->route->handle(x); }
+/* ---- the model of a request ---- */
+
+static bool find_model(const struct lk_exchange *x, const char *name, struct lk_served **out,
+                       struct lk_api_error *error) {
+    struct lk_models *models = x->server->models;
+    *out = lk_models_find(models, name);
+    if (*out) return true;
+    if (lk_models_are_several(models))
+        return lk_api_error_set(error, 404, "model_not_found", "model",
+                                "model '%.100s' not found; /v1/models lists the models", name);
+    return lk_api_error_set(error, 404, "model_not_found", "model",
+                            "model '%.100s' not found; this server has '%.100s'", name,
+                            x->server->opts.id);
+}
+
+static bool is_alive(void *user) { return lk_exchange_is_alive(user); }
+
+/* Reply to a request of ollama that unloads a model: no prompt, and keep_alive 0. */
+static bool reply_unloaded(struct lk_exchange *x, struct lk_served *served,
+                           const struct lk_wanted *wanted) {
+    bool chat = x->route->handle == lk_route_ollama_chat;
+    if (!(chat || x->route->handle == lk_route_ollama_generate) || !wanted->is_empty ||
+        wanted->keep_s != 0)
+        return false;
+    lk_models_keep(x->server->models, served, 0);
+    lk_exchange_reply_json(x, 200, lk_ollama_unloaded_json(lk_served_id(served), chat));
+    return true;
+}
+
+/* Set x->served to the model that the request names, loaded. False: it got its reply, or the client
+ * is gone. */
+static bool choose_model(struct lk_exchange *x) {
+    struct lk_models *models = x->server->models;
+    struct lk_served *served = lk_models_default(models);
+    struct lk_wanted wanted = {.keep_s = NAN};
+    struct lk_api_error error = {0};
+    const char *name = lk_exchange_query(x, "model");
+    bool several = lk_models_are_several(models), good = true;
+    if (several && x->route->model == OF_BODY) good = lk_wanted_read(x, &wanted, &error);
+    if (wanted.model[0]) name = wanted.model;
+    if (several && name && *name) good = good && find_model(x, name, &served, &error);
+    if (good && several && reply_unloaded(x, served, &wanted)) return false;
+    good = good && lk_models_use(models, served, is_alive, x, &error);
+    if (good) x->served = served;
+    if (good && !isnan(wanted.keep_s)) lk_models_keep(models, served, wanted.keep_s);
+    if (!good && error.status) lk_exchange_reply_error(x, &error);
+    return good;
+}
+
+void lk_route(struct lk_exchange *x) {
+    if (x->route->model == NO_MODEL || choose_model(x)) x->route->handle(x);
+}
 
 /* ---- other APIs ---- */
 
@@ -355,8 +434,8 @@ void lk_route_ollama_embeddings(struct lk_exchange *x) { lk_answer(x, &lk_ollama
 void lk_route_ollama_models(struct lk_exchange *x) {
     struct lk_api_error error;
     lk_api_error_set(&error, 501, "not_supported", NULL,
-                     "%.100s is not supported: this server has one model, '%.100s', which is given "
-                     "at its start with 'lowkey serve -m FILE'",
-                     x->path, x->server->opts.id);
+                     "%.100s is not supported: the models of this server are given at its start, "
+                     "with 'lowkey serve -m FILE' or --models FOLDER",
+                     x->path);
     lk_exchange_reply_error(x, &error);
 }

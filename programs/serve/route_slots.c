@@ -40,7 +40,7 @@ static bool parse_action(const struct lk_exchange *x, enum lk_disk_job_kind *kin
 /* Before a restore: check that the file is a session for this server, and estimate its memory. */
 static bool check_saved_file(struct lk_exchange *x, struct lk_disk *disk, struct lk_disk_job *job,
                              struct lk_api_error *error) {
-    const struct lk_server_opts *o = &x->server->opts;
+    const struct lk_server_opts *o = &x->served->opts;
     int32_t *tok = NULL;
     size_t n_tok = 0, n_done = 0;
     lk_err err = {0};
@@ -84,7 +84,7 @@ static void reply_job_result(struct lk_exchange *x, const struct lk_disk_job *jo
 /* Run the job and reply. False: see `error`. */
 static bool run_job(struct lk_exchange *x, struct lk_disk_job *job, const json_t *body,
                     struct lk_api_error *error) {
-    struct lk_disk *disk = lk_scheduler_disk(x->server->scheduler);
+    struct lk_disk *disk = lk_scheduler_disk(x->served->scheduler);
     const char *name = NULL;
     char path[LK_MAX_PATH];
     if (!disk)

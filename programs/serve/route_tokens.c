@@ -99,14 +99,14 @@ static json_t *control_token(const lk_model *model, int32_t tok) {
 }
 
 void lk_route_tokenizer_info(struct lk_exchange *x) {
-    const lk_model *model = x->server->opts.model;
+    const lk_model *model = x->served->opts.model;
     lk_model_info info = lk_model_get_info(model);
     const char *chat_template = lk_model_chat_template(model);
     lk_exchange_reply_json(x, 200,
                            json_pack("{s:o, s:o, s:n, s:s?, s:i}", "bos_token",
                                      control_token(model, info.bos), "eos_token",
                                      control_token(model, info.eos), "pad_token", "chat_template",
-                                     chat_template, "model_max_length", x->server->opts.n_ctx));
+                                     chat_template, "model_max_length", x->served->opts.n_ctx));
 }
 
 /* Format the messages of a chat. The marks of control tokens are dropped. */
@@ -115,9 +115,9 @@ static void format_chat(void *arg) {
     const struct lk_exchange *x = work->x;
     struct lk_request request = {0};
     if (lk_work_charge_body(work) &&
-        lk_openai_chat_parse(&request, &x->server->opts, x->body.at, x->body.len, &work->error) &&
+        lk_openai_chat_parse(&request, &x->served->opts, x->body.at, x->body.len, &work->error) &&
         lk_charge_add(&work->charge, lk_request_bytes(&request), &work->error) &&
-        lk_request_apply_template(&request, &x->server->opts, &work->error)) {
+        lk_request_apply_template(&request, &x->served->opts, &work->error)) {
         char *text = request.prompt[0].text;
         size_t n = 0;
         for (size_t i = 0; text[i]; i++)

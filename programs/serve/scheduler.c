@@ -11,6 +11,33 @@
 #include <string.h>
 #include <time.h>
 
+/* ---- turns ---- */
+
+void lk_turn_init(struct lk_turn *turn) {
+    *turn = (struct lk_turn){0};
+    pthread_mutex_init(&turn->lock, NULL);
+    pthread_cond_init(&turn->changed, NULL);
+}
+
+void lk_turn_destroy(struct lk_turn *turn) {
+    pthread_cond_destroy(&turn->changed);
+    pthread_mutex_destroy(&turn->lock);
+}
+
+static void turn_take(struct lk_turn *turn) {
+    pthread_mutex_lock(&turn->lock);
+    uint64_t number = turn->n_taken++;
+    while (number != turn->n_given) pthread_cond_wait(&turn->changed, &turn->lock);
+    pthread_mutex_unlock(&turn->lock);
+}
+
+static void turn_give(struct lk_turn *turn) {
+    pthread_mutex_lock(&turn->lock);
+    turn->n_given++;
+    pthread_cond_broadcast(&turn->changed);
+    pthread_mutex_unlock(&turn->lock);
+}
+
 /* ---- the queue ---- */
 
 /* The waiting jobs, in the order of arrival. Not thread-safe: the scheduler locks it. */
@@ -105,6 +132,7 @@ struct lk_scheduler {
     struct lk_slots slots;
     struct lk_disk *disk; /* or NULL */
     struct lk_running running;
+    int n_turn;                      /* calls that need the turn; 0: it is not taken */
     struct reading *reading;         /* the prompt that is prefilled now, or NULL */
     double last_step, last_snapshot; /* times */
     uint64_t last_client;            /* of the job that was admitted last */
@@ -145,9 +173,28 @@ static void update_snapshot(struct lk_scheduler *s, bool force) {
 
 /* ---- decode and prefill ---- */
 
+/* Before and after work with the model. Calls within calls take the turn once. */
+static void begin_work(struct lk_scheduler *s) {
+    if (s->opts->turn && s->n_turn++ == 0) turn_take(s->opts->turn);
+}
+
+static void end_work(struct lk_scheduler *s) {
+    if (s->opts->turn && --s->n_turn == 0) turn_give(s->opts->turn);
+}
+
+/* Let the models go first that have waited meanwhile. */
+static void pass_turn(struct lk_scheduler *s) {
+    if (!s->opts->turn) return;
+    turn_give(s->opts->turn);
+    turn_take(s->opts->turn);
+}
+
 /* One decode step of all running jobs. False if no job could continue. */
 static bool decode_step(struct lk_scheduler *s) {
-    size_t n_before = s->running.n, n_decoded = lk_running_decode_step(&s->running);
+    size_t n_before = s->running.n;
+    if (n_before) begin_work(s);
+    size_t n_decoded = lk_running_decode_step(&s->running);
+    if (n_before) end_work(s);
     bool jobs_ended = s->running.n != n_before;
     s->last_step = lk_now();
     update_snapshot(s, jobs_ended);
@@ -183,6 +230,7 @@ static bool on_prefill_chunk(void *user) {
     struct reading *r = s->reading;
     if (s->opts->beat) s->opts->beat(s->opts->user);
     if (s->disk) lk_disk_poll(s->disk);
+    pass_turn(s);
     decode_slices(s);
     update_snapshot(s, false);
     prefill_shorter(s);
@@ -241,7 +289,9 @@ static void prefill_job(struct lk_scheduler *s, struct lk_job *job) {
     if (job->prompt->in_parts && lk_session_n_tok(job->slot->session) == 0)
         log_progress(s, job,
                      "an exact prefill exceeds the cache limit, so it goes through the cache:");
+    begin_work(s);
     lk_status status = lk_slot_prefill_run(&prefill, &err);
+    end_work(s);
     s->reading = reading.outer;
     if (status) {
         struct lk_api_error error;

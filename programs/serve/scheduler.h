@@ -16,6 +16,17 @@
 
 #include "serve/disk.h"
 
+/* The turns of several schedulers on the same processors: one after the other computes, first come,
+ * first served. */
+struct lk_turn {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t n_taken,
+        n_given; /* numbers of the last one in the line, and of the last one that is done */
+};
+void lk_turn_init(struct lk_turn *turn);
+void lk_turn_destroy(struct lk_turn *turn);
+
 struct lk_scheduler;
 
 /* Start the thread. `opts` and `metrics` are borrowed until lk_scheduler_stop. LK_E_NOMEM, and the

@@ -26,12 +26,14 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .max_bytes = 1u << 30,
                                    .request_bytes = 256u << 20,
                                    .queue_s = 60,
+                                   .load_s = 300,
                                    .time_s = 600,
                                    .slice_s = 0.05};
 }
 
 static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) {
-    if (!o->model || !o->id || o->n_recipe == 0)
+    bool complete = o->n_entry ? o->load && o->unload : o->model && o->id && o->n_recipe;
+    if (!complete)
         return lk_fail(err, LK_E_ARG, "a server requires a model, a model name and a recipe");
     if (o->port < 0 || o->port > 65535)
         return lk_fail(err, LK_E_ARG, "port %d is invalid; give 1 to 65535, or 0 for any free port",
@@ -39,25 +41,11 @@ static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) 
     if (o->n_parallel < 1 || o->n_parallel > LK_MAX_PARALLEL)
         return lk_fail(err, LK_E_ARG, "cannot run %zu answers in parallel; give 1 to %d",
                        o->n_parallel, LK_MAX_PARALLEL);
-    if (o->n_ctx < 2 || o->n_connection < 1 || o->n_per_address < 1 || o->max_body < 1 ||
-        o->n_queue < 1 || o->n_predict < 1)
+    if ((!o->n_entry && o->n_ctx < 2) || o->n_connection < 1 || o->n_per_address < 1 ||
+        o->max_body < 1 || o->n_queue < 1 || o->n_predict < 1)
         return lk_fail(err, LK_E_ARG,
                        "the limits for context, connections, queue, body and answer must not be 0");
     return LK_OK;
-}
-
-lk_status lk_server_check_recipe(const struct lk_server_opts *o, const lk_recipe *recipe,
-                                 lk_err *err) {
-    lk_session_opts session_opts = {.n_ctx = o->n_ctx};
-    lk_session *session = NULL;
-    lk_plan plan;
-    lk_err why = {0};
-    lk_status status = lk_session_new(&session, o->model, recipe, &session_opts, &why);
-    lk_session_free(session);
-    if (!status) status = lk_plan_make(o->model, recipe, &session_opts, &plan, &why);
-    if (!status) return LK_OK;
-    return lk_fail(err, status, "'%.100s' with a context of %d: %s", lk_recipe_text(recipe),
-                   o->n_ctx, why.msg);
 }
 
 /* Enough to keep up with a model; more would take its cores. */
@@ -65,8 +53,6 @@ enum { N_WORKER = 2 };
 
 lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *opts, lk_err *err) {
     lk_status status = check_server_opts(opts, err);
-    for (size_t i = 0; !status && i < opts->n_recipe; i++)
-        status = lk_server_check_recipe(opts, opts->recipe[i], err);
     if (status) return status;
     struct lk_server *s = calloc(1, sizeof *s);
     if (!s) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
@@ -76,12 +62,10 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
     lk_budget_init(&s->budget, s->opts.request_bytes, &s->metrics);
     s->opts.responses = lk_response_store_new();
     s->opts.calls = lk_call_store_new();
-    /* A template that writes no calls is an error of the requests that need one. */
-    if (!lk_chat_call_words(opts->model, &s->call_words, NULL)) s->opts.call_words = &s->call_words;
     if (!s->opts.responses || !s->opts.calls)
         status = lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the server");
     if (!status) status = lk_workers_start(&s->workers, N_WORKER, err);
-    if (!status) status = lk_scheduler_start(&s->scheduler, &s->opts, &s->metrics, err);
+    if (!status) status = lk_models_start(&s->models, &s->opts, err);
     if (!status) status = lk_http_start(s, err);
     if (status)
         lk_server_stop(s);
@@ -93,23 +77,20 @@ lk_status lk_server_start(struct lk_server **out, const struct lk_server_opts *o
 int lk_server_port(const struct lk_server *server) { return server->port; }
 
 struct lk_stored lk_server_close(struct lk_server *s) {
-    struct lk_stored stored = {0};
     lk_http_close(s);
     lk_workers_close(s->workers);
-    lk_scheduler_finish(s->scheduler); /* threads that wait for events receive the final error */
-    const struct lk_disk *disk = lk_scheduler_disk(s->scheduler);
-    if (disk) stored = *lk_disk_get_stored(disk);
-    return stored;
+    lk_models_close(s->models, &s->stored);
+    return s->stored;
 }
 
 bool lk_server_stop(struct lk_server *s) {
     const double grace_s = 5;
     if (!s) return true;
     /* The sessions first: a connection's thread may still work for a long time. */
-    if (s->scheduler) lk_server_close(s);
+    if (s->models) lk_server_close(s);
     if (!lk_http_stop(s, grace_s)) return false;
     lk_workers_stop(s->workers);
-    lk_scheduler_stop(s->scheduler);
+    lk_models_stop(s->models);
     lk_response_store_free(s->opts.responses);
     lk_call_store_free(s->opts.calls);
     free(s);

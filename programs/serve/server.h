@@ -1,12 +1,12 @@
-/* The server: one model behind an OpenAI-compatible HTTP API.
+/* The server: models behind an OpenAI-compatible HTTP API.
  *
  *   client --> http -> route -> openai_chat -> request -> completion -> scheduler -> slots
  *   client <-- http <- sse or JSON <- response <- event ring <- detokenizer <--+
  *
- * The scheduler's thread owns all sessions of the model. Every connection has a thread of its own,
- * which receives the request, hands it to a worker, waits for events and writes them. A client that
- * reads slowly fills its event ring; its jobs are skipped until there is room again. When a client
- * disconnects, its jobs end.
+ * Each loaded model has a scheduler (models.h), whose thread owns all its sessions. Every
+ * connection has a thread of its own, which receives the request, hands it to a worker, waits for
+ * events and writes them. A client that reads slowly fills its event ring; its jobs are skipped
+ * until there is room again. When a client disconnects, its jobs end.
  *
  * Nothing that a client sends decides how much memory, time or room the server uses; the limits do.
  * A request passes these stations, and each refuses with a true reason before the next one spends
@@ -19,6 +19,7 @@
  *   budget.c       is a ledger with a limit. Everything that a request holds besides its cache is
  *                  charged to it in advance. Prices are upper bounds, cheaper to compute than the
  *                  work.
+ *   models.c       finds the model, and loads it if it is not.
  *   workers.c      runs what needs a processor and no model: parsing, tokenizing, grammars. Each is
  *                  bounded by its input's length, and tokenizing by the tokens that can be used.
  *   scheduler.c    queues, admits by fair shares, and reserves the cache. running.c gives each
@@ -36,12 +37,35 @@
 #include "base/err.h"
 #include "lowkey_serve.h"
 
+/* A model that is loaded when a request names it. */
+struct lk_model_entry {
+    const char *id;                     /* its name in the API */
+    const char *path;                   /* of its file; errors for clients do not show it */
+    lk_model_info info;                 /* of its header */
+    int32_t n_ctx;                      /* max tokens of a session */
+    uint64_t weight_bytes, cache_bytes; /* that it needs, at most */
+};
+
+struct lk_turn; /* see scheduler.h */
+
 struct lk_server_opts {
     lk_model *model;          /* must outlive the server, like everything below */
     int32_t n_rank;           /* processes that divide the caches, or 1 (lowkey_cluster.h) */
     const char *id;           /* name of the model in the API */
     const char *const *alias; /* [n_alias] other names of it, which /v1/models lists too */
     size_t n_alias;
+    /* [n_entry] models instead of `model`; 0: there is only that one. `load` is called by one
+     * thread: it opens a model and sets what opts has of it, from `model` to `recipe_name`, n_ctx
+     * and max_bytes. `unload` frees that. Together the loaded ones have max_model_bytes. */
+    const struct lk_model_entry *entry;
+    size_t n_entry;
+    lk_status (*load)(void *load_user, size_t i, lk_progress progress, void *progress_user,
+                      struct lk_server_opts *opts, lk_err *err);
+    void (*unload)(void *load_user, size_t i);
+    void *load_user; /* of these two */
+    uint64_t max_model_bytes;
+    double load_s;        /* max time that a request waits for its model */
+    struct lk_turn *turn; /* of the loaded models; made by lk_server_start. NULL: there is one */
     bool strict_model; /* refuse requests for models with other names; otherwise any name will do */
     /* [n_recipe] recipes that requests may select by their text; the first is the default */
     const lk_recipe *const *recipe;
@@ -74,7 +98,7 @@ struct lk_server_opts {
     double time_s;          /* max time spent on an answer, prefill included */
     double slice_s;         /* max time between decode steps while a prompt is prefilled */
     const lk_call_words
-        *call_words; /* of the model; made by lk_server_start. NULL: the usual ones */
+        *call_words; /* of the model; made with its scheduler. NULL: the usual ones */
     /* Earlier responses that requests may continue; made by lk_server_start. */
     struct lk_response_store *responses;
     struct lk_call_store *calls; /* of earlier answers; made by lk_server_start */
@@ -92,13 +116,8 @@ struct lk_server_opts {
     void *user;
 };
 
-/* Defaults for everything except the model, its id, the recipes and n_ctx. */
+/* Defaults for everything except the model or the entries, its id, the recipes and n_ctx. */
 struct lk_server_opts lk_server_defaults(void);
-
-/* Check that the model supports sessions with this recipe and opts->n_ctx tokens. Errors as for
- * lk_session_new and lk_plan_make. */
-lk_status lk_server_check_recipe(const struct lk_server_opts *opts, const lk_recipe *recipe,
-                                 lk_err *err);
 
 struct lk_server;
 

@@ -6,7 +6,8 @@
 
 struct sse_body {
     struct lk_exchange *x; /* outlives the reading of the body */
-    struct lk_scheduler *scheduler;
+    struct lk_models *models;
+    struct lk_served *served;
     const struct lk_endpoint *endpoint;
     struct lk_response response;
     struct lk_buf out;
@@ -90,9 +91,9 @@ static void end_sse_body(void *user) {
     struct lk_completion *completion = b->response.completion;
     lk_response_free(&b->response);
     lk_buf_free(&b->out);
-    struct lk_scheduler *scheduler = b->scheduler;
+    lk_scheduler_abandon(b->served->scheduler, completion);
+    lk_models_release(b->models, b->served);
     free(b);
-    lk_scheduler_abandon(scheduler, completion);
 }
 
 void lk_sse_reply(struct lk_exchange *x, const struct lk_endpoint *endpoint,
@@ -100,14 +101,17 @@ void lk_sse_reply(struct lk_exchange *x, const struct lk_endpoint *endpoint,
     const char *type = endpoint->stream_type ? endpoint->stream_type : "text/event-stream";
     struct sse_body *b = calloc(1, sizeof *b);
     if (!b ||
-        !lk_response_init(&b->response, completion, &x->server->opts, ++x->server->n_completion)) {
+        !lk_response_init(&b->response, completion, &x->served->opts, ++x->server->n_completion)) {
         free(b);
         if (first) lk_text_delta_free(&first->delta);
-        lk_scheduler_abandon(x->server->scheduler, completion);
+        lk_scheduler_abandon(x->served->scheduler, completion);
         return;
     }
     b->x = x;
-    b->scheduler = x->server->scheduler; /* the body may end after the exchange */
+    /* The body may end after the exchange. */
+    b->models = x->server->models;
+    b->served = x->served;
+    lk_models_use_loaded(b->models, b->served);
     b->endpoint = endpoint;
     b->sent_time = lk_now();
     if (first) append_event(b, first);

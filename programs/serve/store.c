@@ -231,7 +231,7 @@ static void scan_file(struct lk_store *store, const char *name) {
     if (!lk_store_inspect(store, path, &e.recipe, &e.tok, &e.n_tok, &e.n_done, &err)) {
         e.usable = e.n_tok > 0 && e.n_tok < (size_t)store->opts->n_ctx && e.n_done <= e.n_tok;
         if (e.usable) set_text(store, &e);
-    } else {
+    } else if (!store->opts->n_entry) { /* of several models, most files belong to another one */
         report(store, err.msg);
     }
     pthread_mutex_lock(&store->lock);

@@ -16,6 +16,7 @@ import tempfile
 import traceback
 
 import browser
+import tiny_model
 from serve_process import Server
 
 # Remembers the last request for an answer, and adds the fields of `extra` to it. While `deaf` is
@@ -74,6 +75,7 @@ def expect(what, got, expected=True):
 
 class Page:
     """A tab with the page, and what every check does."""
+    READY = "document.getElementById('kv').options.length > 3"
 
     def __init__(self, chromium, server, **options):
         self.chromium, self.server, self.options = chromium, server, options
@@ -82,7 +84,7 @@ class Page:
     def open(self, path=""):
         tab = self.chromium.open(f"http://127.0.0.1:{self.server.port}/{path}", script=HOOK,
                                  **self.options)
-        tab.wait("document.getElementById('kv').options.length > 3")
+        tab.wait(self.READY)
         return tab
 
     def answer_with(self, text):
@@ -541,10 +543,32 @@ def check_killed_server(page):
     page.tab.fill("#message", "")
 
 
+# ---- several models ----
+
+class ModelsPage(Page):
+    READY = "document.getElementById('modelid').options.length === 2"
+
+
+def models_are_chosen(page):
+    names = page.tab.run("[...document.getElementById('modelid').options].map(o => o.value)")
+    expect("the menu", [names, page.tab.run("document.getElementById('modelfield').hidden")],
+           [["tiny", "other"], False])
+    expect("not loaded", page.text("#model").endswith(", not loaded"))
+    page.tab.fill("#modelid", "other")
+    page.send("hello", "hi")
+    expect("the model of the request", page.tab.run("window.sent.model"), "other")
+    page.tab.wait("document.getElementById('kv').options.length > 3")  # its recipes are known now
+    expect("the chosen model", page.text("#model").startswith("other, "))
+    page.tab.fill("#modelid", "tiny")
+    page.send("again", "ho")
+    expect("the other one", page.tab.run("window.sent.model"), "tiny")
+    expect("answers", page.texts()[1::2], ["hi", "ho"])
+
+
 # ---- running them ----
 
-def run_check(chromium, server, name, check, options, folder):
-    page = Page(chromium, server, **options)
+def run_check(chromium, server, name, check, options, folder, kind=Page):
+    page = kind(chromium, server, **options)
     try:
         check(page)
         expect("sideways scroll", page.width_overflow() <= 0)
@@ -585,6 +609,17 @@ def main():
                             n_failed += 1
                             print(f"FAILED: {name} at {layout['width']} px: "
                                   f"{traceback.format_exc(limit=-1)}", flush=True)
+        more = os.path.join(directory, "more")
+        os.mkdir(more)
+        tiny_model.write_model(os.path.join(more, "other.gguf"), seed=2)
+        if not wanted or "models" in wanted:
+            with Server(program, [*options, "--models", more], directory=directory) as server, \
+                    browser.Browser(chromium_path) as chromium:
+                try:
+                    run_check(chromium, server, "models", models_are_chosen, layouts[0], folder, ModelsPage)
+                except (Failure, browser.BrowserError):
+                    n_failed += 1
+                    print(f"FAILED: models: {traceback.format_exc(limit=-1)}", flush=True)
     print(f"{len(checks) * len(layouts)} checks, {n_failed} failed")
     return 1 if n_failed else 0
 

@@ -144,7 +144,7 @@ class Server:
                 if not part:
                     break
                 line += part
-        match = re.search(rb":(\d+), cache", line)
+        match = re.search(rb":(\d+), (?:cache|memory)", line)
         if not match:
             self.stop(signal.SIGKILL)
             raise RuntimeError(f"the server did not start: {self.messages()[-500:]}")

@@ -32,10 +32,10 @@ const request = async (path, options = {}) => {
 const post = (path, body, signal) =>
   request(path, {method: "POST", body: JSON.stringify(body), signal});
 
-export const getModel = async () => (await (await request("v1/models")).json()).data[0];
+export const getModels = async () => (await (await request("v1/models")).json()).data;
 export const getSlots = async () => (await request("slots")).json();
-export const countTokens = async text =>
-  (await (await post("tokenize", {content: text})).json()).tokens.length;
+export const countTokens = async (text, model) =>
+  (await (await post("tokenize", {content: text, model})).json()).tokens.length;
 
 /* The objects of a stream of server-sent events. `parts` yields strings. */
 export async function* parseEvents(parts) {

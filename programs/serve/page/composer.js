@@ -112,7 +112,7 @@ export class Composer {
   /* An estimate, if the server cannot say. */
   async #count(text) {
     try {
-      return await countTokens(text);
+      return await countTokens(text, $("modelid").value || undefined);
     } catch { return Math.ceil(text.length / 3.5); }
   }
 

@@ -7,20 +7,21 @@
  *   api.js       requests and event streams           dom.js       elements and numbers
  */
 import {$, el, count, showText} from "./dom.js";
-import {ServerError, getModel, getSlots, streamAnswer} from "./api.js";
+import {ServerError, getModels, getSlots, streamAnswer} from "./api.js";
 import {ConflictError, Store, newId} from "./store.js";
 import {hasMarkdown} from "./markdown.js";
 import {Log, setProgress, speak, toast} from "./log.js";
 import {Composer, contentOf} from "./composer.js";
 import {List} from "./list.js";
 import {checkSettings, defaultSettings, findRecipe, listenSettings} from "./settings.js";
-import {readSettings, requestFields, setRecipes, writeSettings} from "./settings.js";
+import {readSettings, requestFields, setModels, setRecipes, writeSettings} from "./settings.js";
 import {drawAll, drawSlot, findSlot} from "./cache.js";
 
 const SAVE_MS = 3000; /* a running answer is saved this often */
 
 const store = await Store.open();
 const server = {
+  models: [], /* all of them, and the one that is chosen */
   model: null,
   reachable: true,
   n_failed: 0,
@@ -84,6 +85,7 @@ const showChat = next => {
   document.body.classList.remove("list", "panel");
   showPanels();
   writeSettings(chat.settings);
+  if (server.models.length > 1) showModel();
   drawSlot(null);
   for (const message of chat.messages)
     if (message.cut === "interrupted" && !runs.has(chat))
@@ -229,7 +231,7 @@ const answer = async (conversation, message) => {
   run.done = (async () => {
     await save(conversation);
     const body = {
-      model: server.model?.id,
+      model: modelOf(conversation)?.id,
       messages: historyOf(conversation, message),
       ...requestFields(conversation.settings)
     };
@@ -251,6 +253,7 @@ const answer = async (conversation, message) => {
     }
     runs.delete(conversation);
     log.update(message);
+    if (server.models.length > 1) await loadModel(); /* it is loaded now */
     if (conversation === chat) {
       showState();
       speak(message.error || message.text);
@@ -387,12 +390,25 @@ store.listen(async id => {
 
 /* ---- the server ---- */
 
+/* The model of a conversation; the first one if it names none that the server has. */
+const modelOf = conversation =>
+  server.models.find(model => model.id === conversation?.settings.modelid) || server.models[0];
+
+/* Show the chosen model, and its recipes once it is loaded. */
+const showModel = () => {
+  server.model = server.models.find(model => model.id === $("modelid").value) || server.models[0];
+  const loaded = server.model.state === "loaded" ? "" : ", not loaded";
+  $("model").textContent =
+    `${server.model.id}, ${count(server.model.meta.n_ctx)} tokens of context${loaded}`;
+  setRecipes(server.model.meta.kv);
+};
+
 const loadModel = async () => {
   try {
-    server.model = await getModel();
-    $("model").textContent =
-      `${server.model.id}, ${count(server.model.meta.n_ctx)} tokens of context`;
-    setRecipes(server.model.meta.kv);
+    server.models = await getModels();
+    setModels(server.models.map(model => model.id));
+    writeSettings(chat ? chat.settings : defaultSettings());
+    showModel();
     writeSettings(chat ? chat.settings : defaultSettings());
   } catch (error) {
     $("model").textContent = error.status === 401 ? "needs an API key" : error.message;
@@ -482,6 +498,7 @@ $("about").append(
 
 listenSettings(
   id => {
+    if (id === "modelid") showModel();
     chat.settings = {...readSettings()};
     showText($("ask-problem"), "");
     showRecipeChange();

@@ -17,7 +17,7 @@ export const groupRecipes = recipes =>
            ({label, recipes: recipes.filter(recipe => (recipe.loss || "small") === loss)}))
     .filter(group => group.recipes.length > 0);
 
-const FIELDS = ["kv", "temperature", "max", "system", "other"];
+const FIELDS = ["modelid", "kv", "temperature", "max", "system", "other"];
 const NAMES = {
   temperature: "Temperature",
   max: "Maximum tokens"
@@ -25,6 +25,15 @@ const NAMES = {
 
 let recipes = [];
 export const findRecipe = name => recipes.find(recipe => recipe.name === name);
+
+/* The names of the models: a menu, if there are several. */
+export const setModels = names => {
+  const chosen = $("modelid").value;
+  $("modelid").replaceChildren(...names.map(name => el("option", {value: name}, name)));
+  if (names.includes(chosen)) $("modelid").value = chosen;
+  $("modelfield").hidden = names.length < 2;
+};
+const hasModel = name => [...$("modelid").options].some(option => option.value === name);
 
 export const setRecipes = list => {
   const chosen = $("kv").value;
@@ -57,6 +66,7 @@ export const readSettings = () => Object.fromEntries(FIELDS.map(id => [id, $(id)
 export const writeSettings = settings => {
   for (const id of FIELDS) {
     if (id === "kv" && recipes.length && !findRecipe(settings.kv)) continue;
+    if (id === "modelid" && !hasModel(settings.modelid)) continue;
     $(id).value = settings[id] ?? "";
   }
   checkSettings();
