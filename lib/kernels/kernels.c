@@ -58,6 +58,8 @@ static bool has_amx(void) {
 #include <sys/auxv.h>
 
 static bool has_dot_products(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+
+static bool has_i8mm(void) { return has_dot_products() && getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
 #endif
 
 enum { MAX_TABLES = 6 };
@@ -73,6 +75,7 @@ static int find_tables(const struct lk_kernels *table[MAX_TABLES]) {
     if (has_avx2()) table[n++] = &lk_kernels_avx2;
 #endif
 #if defined(__aarch64__) && defined(__linux__)
+    if (has_i8mm()) table[n++] = &lk_kernels_neon_i8mm;
     if (has_dot_products()) table[n++] = &lk_kernels_neon;
 #endif
     table[n++] = &lk_kernels_reference;

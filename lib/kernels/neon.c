@@ -56,15 +56,18 @@ static float exp_sum(float *s, int n, float scale, float max) {
             lk_neon_##codec##_accumulate                                                           \
     }
 
-const struct lk_kernels lk_kernels_neon = {.name = "neon",
-                                           .max_bits_q8 = LK_NEON_MAX_BITS_Q8,
-                                           .coding = {[LK_F16] = BOTH(f16),
-                                                      [LK_INT8] = BOTH(per_token),
-                                                      [LK_KIVI] = BOTH(kivi),
-                                                      [LK_ROT] = BOTH(per_token),
-                                                      LK_COMPOSED_CODINGS},
-                                           .score_tiles = lk_neon_score_tiles,
-                                           .combine_queries = lk_vec8_combine_queries,
-                                           .max = max_f32,
-                                           .exp_sum = exp_sum,
-                                           LK_VEC8_KERNELS};
+#define NEON_TABLE(title)                                                                          \
+    {                                                                                              \
+        .name = title, .max_bits_q8 = LK_NEON_MAX_BITS_Q8,                                         \
+        .coding = {[LK_F16] = BOTH(f16),                                                           \
+                   [LK_INT8] = BOTH(per_token),                                                    \
+                   [LK_KIVI] = BOTH(kivi),                                                         \
+                   [LK_ROT] = BOTH(per_token),                                                     \
+                   LK_COMPOSED_CODINGS},                                                           \
+        .score_tiles = lk_neon_score_tiles, .combine_queries = lk_vec8_combine_queries,            \
+        .max = max_f32, .exp_sum = exp_sum, LK_VEC8_KERNELS                                        \
+    }
+
+const struct lk_kernels lk_kernels_neon = NEON_TABLE("neon");
+/* The functions know it by its address. */
+const struct lk_kernels lk_kernels_neon_i8mm = NEON_TABLE("neon-i8mm");

@@ -6,6 +6,9 @@
  * bit flipped when they are loaded, which subtracts 128. 16-bit numbers are split into two planes
  * of bytes, x = 256 * high + low.
  *
+ * Products of two rows or more use the matrix products of Armv8.6 (i8mm) if the CPU has them: the
+ * table lk_kernels_neon_i8mm. The sums are integers, so both tables compute the same bits.
+ *
  * Tested in an emulator and not timed on hardware. Judge changes by the disassembly: in the loops
  * of neon_dot.c gcc spills nothing, and 64 of 82 to 93 instructions are dot products for 2 or more
  * queries. */
@@ -16,7 +19,7 @@
 
 #include <arm_neon.h>
 
-extern const struct lk_kernels lk_kernels_neon;
+extern const struct lk_kernels lk_kernels_neon, lk_kernels_neon_i8mm;
 
 enum { LK_NEON_MAX_BITS_Q8 = 4 }; /* max_bits_q8 of this table */
 
@@ -64,7 +67,8 @@ enum { LK_NEON_QUERIES = 4 }; /* maximum number of rows per call below */
 struct lk_neon_rows {
     const int8_t *x;
     int n, pad;
-    bool fine; /* 16 bits */
+    bool fine;   /* 16 bits */
+    bool matrix; /* by the matrix products of i8mm; the sums are the same */
 };
 
 /* dot[i][t] = sum over channels c < d_head of row i [c] * cell(t, c). flip: subtract 128 from each
@@ -76,6 +80,13 @@ void lk_neon_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_
  * on, a multiple of 8. 16-bit rows only; flip as above. */
 void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct lk_neon_rows *x,
                    int32_t dot[][LK_MAX_D_HEAD]);
+
+/* The same by the matrix products of Armv8.6 (neon_i8mm.c, compiled for them), called by the two
+ * above. */
+void lk_neon_i8mm_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_neon_rows *x,
+                        int32_t dot[][LK_TILE]);
+void lk_neon_i8mm_dot_v(const uint8_t *cells, int n_channel, bool flip,
+                        const struct lk_neon_rows *x, int32_t dot[][LK_MAX_D_HEAD]);
 
 /* sum[i] = sum over channels of code[c] * row i [c]. 16-bit rows only. Both are read up to a
  * multiple of 16 channels; the rows are zero there. */

@@ -1,13 +1,5 @@
-/* Integer dot products of cells with n rows, for NEON. n, the number of planes and `flip` are
- * constants after inlining, so that loops unroll and sums stay in registers. */
-#include "kernels/neon.h"
-
-/* Layout of cells: rows (tokens of K, channels of V) in octets, columns in quads. */
-struct grid {
-    /* bytes from one to the next; constants, so that they become part of the loads */
-    int octet, quad;
-    int n_octet, n_quad;
-};
+/* Integer dot products of cells with n rows, for NEON. */
+#include "kernels/neon_grid.h"
 
 /* sum[l] += products of bytes 4 l .. 4 l + 3 of the cell with four bytes of x, those of `lane`,
  * which is constant after inlining. */
@@ -25,17 +17,10 @@ enum {
     MAX_HALVES = 8                     /* halves of octets */
 };
 
-/* n rows of one plane (8 bits) or two (16 bits), planes `pad` bytes apart; constants but for x,
- * pad. */
-struct operand {
-    const int8_t *x;
-    int pad, n, planes;
-    bool flip; /* subtract 128 from each cell */
-};
-
 /* sum += `quads` (2 or 4) quads of `octets` octets of cells times x, from column c on. */
-LK_ALWAYS_INLINE void accumulate_quads(const uint8_t *cells, struct grid grid, struct operand x,
-                                       int c, int quads, int octets, int32x4_t sum[][MAX_HALVES]) {
+LK_ALWAYS_INLINE void accumulate_quads(const uint8_t *cells, struct lk_neon_grid grid,
+                                       struct lk_neon_operand x, int c, int quads, int octets,
+                                       int32x4_t sum[][MAX_HALVES]) {
     const int8_t *row = x.x + c;
     int8x16_t v[MAX_VECTORS];
     LK_UNROLL8
@@ -55,8 +40,9 @@ LK_ALWAYS_INLINE void accumulate_quads(const uint8_t *cells, struct grid grid, s
 }
 
 /* dot[i * stride + r] = row i of x times row r of `octets` octets of cells. */
-LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid, struct operand x,
-                                 int octets, int32_t *dot, size_t stride) {
+LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct lk_neon_grid grid,
+                                 struct lk_neon_operand x, int octets, int32_t *dot,
+                                 size_t stride) {
     int32x4_t sum[MAX_VECTORS][MAX_HALVES];
     LK_UNROLL8
     for (int i = 0; i < x.n * x.planes; i++) LK_UNROLL8
@@ -74,48 +60,20 @@ LK_ALWAYS_INLINE void dot_octets(const uint8_t *cells, struct grid grid, struct 
     }
 }
 
-/* Same as above, for all octets. As many per pass as leave their sums, x and a cell in 32
- * registers. */
-LK_ALWAYS_INLINE void dot_rows(const uint8_t *cells, struct grid grid, struct operand x,
-                               int32_t *dot, size_t stride) {
-    int octets = x.n * x.planes <= 2 ? 4 : x.n * x.planes <= 4 ? 2 : 1, o = 0;
-    for (; o + octets <= grid.n_octet; o += octets)
-        dot_octets(cells + o * grid.octet, grid, x, octets, dot + 8 * o, stride);
-    for (; o < grid.n_octet; o++)
-        dot_octets(cells + o * grid.octet, grid, x, 1, dot + 8 * o, stride);
-}
-
-LK_ALWAYS_INLINE void dot_any_n(const uint8_t *cells, struct grid grid,
-                                const struct lk_neon_rows *x, int planes, bool flip, int32_t *dot,
-                                size_t stride) {
-    const int8_t *row = x->x;
-    int pad = x->pad;
-    if (x->n == 1) dot_rows(cells, grid, (struct operand){row, pad, 1, planes, flip}, dot, stride);
-    if (x->n == 2) dot_rows(cells, grid, (struct operand){row, pad, 2, planes, flip}, dot, stride);
-    if (x->n == 3) dot_rows(cells, grid, (struct operand){row, pad, 3, planes, flip}, dot, stride);
-    if (x->n == 4) dot_rows(cells, grid, (struct operand){row, pad, 4, planes, flip}, dot, stride);
-}
-
 void lk_neon_dot_k(const uint8_t *cells, int d_head, bool flip, const struct lk_neon_rows *x,
                    int32_t dot[][LK_TILE]) {
-    struct grid grid = {
-        .octet = 32, .quad = LK_TILE * 4, .n_octet = LK_TILE / 8, .n_quad = d_head / 4};
-    if (!x->fine)
-        dot_any_n(cells, grid, x, 1, false, dot[0], LK_TILE);
-    else if (flip)
-        dot_any_n(cells, grid, x, 2, true, dot[0], LK_TILE);
+    if (x->matrix)
+        lk_neon_i8mm_dot_k(cells, d_head, flip, x, dot);
     else
-        dot_any_n(cells, grid, x, 2, false, dot[0], LK_TILE);
+        lk_neon_grid_k(dot_octets, cells, d_head, flip, x, dot);
 }
 
 void lk_neon_dot_v(const uint8_t *cells, int n_channel, bool flip, const struct lk_neon_rows *x,
                    int32_t dot[][LK_MAX_D_HEAD]) {
-    struct grid grid = {
-        .octet = LK_TILE * 8, .quad = 32, .n_octet = n_channel / 8, .n_quad = LK_TILE / 4};
-    if (flip)
-        dot_any_n(cells, grid, x, 2, true, dot[0], LK_MAX_D_HEAD);
+    if (x->matrix)
+        lk_neon_i8mm_dot_v(cells, n_channel, flip, x, dot);
     else
-        dot_any_n(cells, grid, x, 2, false, dot[0], LK_MAX_D_HEAD);
+        lk_neon_grid_v(dot_octets, cells, n_channel, flip, x, dot);
 }
 
 void lk_neon_dot_mean(const int8_t *code, int d_head, const struct lk_neon_rows *x,

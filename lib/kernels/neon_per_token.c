@@ -66,8 +66,8 @@ static inline int32x4_t set1_top_sum(int top, int32_t sum) {
     return vdupq_n_s32((int32_t)((uint32_t)top * (uint32_t)sum));
 }
 
-static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, float *s,
-                       size_t stride) {
+static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, bool matrix,
+                       float *s, size_t stride) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int32_t dot[LK_NEON_QUERIES][LK_TILE], mean[LK_NEON_QUERIES];
     struct tile_params params;
@@ -75,9 +75,13 @@ static void score_tile(const struct lk_tile *tile, const struct lk_queries *q, f
     int d = tile->d_head, pad = lk_queries_pad(d);
     for (int i0 = 0; i0 < q->n_q; i0 += LK_NEON_QUERIES) {
         int n = q->n_q - i0 < LK_NEON_QUERIES ? q->n_q - i0 : LK_NEON_QUERIES;
-        struct lk_neon_rows fine = {
-            .x = q->planes + (size_t)i0 * 2 * pad, .n = n, .pad = pad, .fine = true};
-        struct lk_neon_rows coarse = {.x = q->q8 + (size_t)i0 * pad, .n = n, .pad = pad};
+        struct lk_neon_rows fine = {.x = q->planes + (size_t)i0 * 2 * pad,
+                                    .n = n,
+                                    .pad = pad,
+                                    .fine = true,
+                                    .matrix = matrix};
+        struct lk_neon_rows coarse = {
+            .x = q->q8 + (size_t)i0 * pad, .n = n, .pad = pad, .matrix = matrix && n > 1};
         lk_neon_dot_k(params.cells, d, params.flip, params.fine ? &fine : &coarse, dot);
         if (params.mean) lk_neon_dot_mean(params.mean, d, &fine, mean);
         for (int j = 0; j < n; j++) {
@@ -128,7 +132,7 @@ static void add_mean(const struct tile_params *params, int d, float weight, floa
 }
 
 static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t stride, int n_q,
-                            float *acc) {
+                            bool matrix, float *acc) {
     _Alignas(32) uint8_t buf[LK_TILE * LK_MAX_D_HEAD];
     int8_t planes[LK_NEON_QUERIES][2][LK_TILE];
     int32_t sum[LK_NEON_QUERIES], dot[LK_NEON_QUERIES][LK_MAX_D_HEAD];
@@ -141,7 +145,8 @@ static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t s
         for (int j = 0; j < n; j++)
             step[j] =
                 lk_neon_quantize_weights(p + (i0 + j) * stride, params.scale, planes[j], &sum[j]);
-        struct lk_neon_rows x = {.x = planes[0][0], .n = n, .pad = LK_TILE, .fine = true};
+        struct lk_neon_rows x = {
+            .x = planes[0][0], .n = n, .pad = LK_TILE, .fine = true, .matrix = matrix};
         lk_neon_dot_v(params.cells, d, params.flip, &x, dot);
         for (int j = 0; j < n; j++) {
             float *out = acc + (size_t)(i0 + j) * d;
@@ -153,19 +158,19 @@ static void accumulate_tile(const struct lk_tile *tile, const float *p, size_t s
 
 void lk_neon_per_token_score(const struct lk_kernels *kernels, const struct lk_rows *rows,
                              const struct lk_queries *q, float *s, size_t stride) {
-    (void)kernels;
+    bool matrix = kernels == &lk_kernels_neon_i8mm;
     for (int i = 0; i < lk_rows_n_tile(rows); i++, s += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, i);
-        score_tile(&tile, q, s, stride);
+        score_tile(&tile, q, matrix, s, stride);
     }
 }
 
 void lk_neon_per_token_accumulate(const struct lk_kernels *kernels, const struct lk_rows *rows,
                                   const float *p, size_t stride, int n_q, float *acc) {
-    (void)kernels;
+    bool matrix = kernels == &lk_kernels_neon_i8mm;
     for (int i = 0; i < lk_rows_n_tile(rows); i++, p += LK_TILE) {
         struct lk_tile tile = lk_rows_tile(rows, i);
-        accumulate_tile(&tile, p, stride, n_q, acc);
+        accumulate_tile(&tile, p, stride, n_q, matrix, acc);
     }
 }
 

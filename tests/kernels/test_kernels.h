@@ -6,7 +6,8 @@
 #include "test.h"
 
 /* Every table but the reference. lk_kernels_choose returns NULL for those that this CPU lacks. */
-static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
+static const char *const tables[] = {"avx2", "avxvnni", "avx512",   "avx512vbmi",
+                                     "amx",  "neon",    "neon-i8mm"};
 enum { N_TABLE = sizeof tables / sizeof tables[0] };
 
 static uint64_t random_state = 1;

@@ -53,7 +53,7 @@ static void check(const struct lk_kernels *kernels, int n_tok, int n_in, int n_o
 
 static void tables_agree(void **unused) {
     static const char *const tables[] = {"reference",  "avx2", "avxvnni", "avx512",
-                                         "avx512vbmi", "amx",  "neon"};
+                                         "avx512vbmi", "amx",  "neon",    "neon-i8mm"};
     static const int blocks[] = {1, 2, 18, 63, 64, 65, 70},
                      outputs[] = {1, 7, 8, 9, 16, 31, 32, 33, 56, 64, 65, 100, MAX_OUT};
     for (size_t table = 0; table < sizeof tables / sizeof *tables; table++) {
