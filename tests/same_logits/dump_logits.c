@@ -1,15 +1,20 @@
 /* Print a hash of every logit that a model gives under every recipe, one line per stage.
  *
  * usage: dump_logits [--sidecar FILE] [--recipe TEXT] [--save FILE | --load FILE] [--text FILE]
- *                    [--threads N] [--share N] MODEL...
+ *                    [--threads N] [--share N] [--write FILE | --near FILE] MODEL...
  *
  * scripts/same-logits compiles this file against two versions of lowkey and compares the output. It
  * uses only calls that both have; option structs are initialized by position for the same reason.
  * Without --recipe every preset runs and, without a sidecar, the recipes below. --save writes the
  * session of the first model, --load continues such a session; both need --recipe. --share 4:
- * of the pairs of a model and a recipe a fourth runs, chosen by their names. */
+ * of the pairs of a model and a recipe a fourth runs, chosen by their names.
+ *
+ * --write also stores all logits. --near, in a run with the same other options on another kind of
+ * CPU, compares with them: the lines have the normalized squared error instead of the hash, the sum
+ * of squared differences divided by the sum of squares. */
 #include <lowkey_lab.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +43,13 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) { /* FNV-1
     return hash;
 }
 
+/* Logits of another run, as floats in the order of the calls. */
+struct others {
+    FILE *write, *near; /* both NULL: only hashes */
+    double error, square;
+    float *row; /* [n_vocab] */
+};
+
 struct run {
     lk_model *model;
     const char *name; /* of the model's file */
@@ -45,9 +57,31 @@ struct run {
     const int32_t *tok; /* [n_tok] */
     size_t n_tok;
     size_t n_vocab;
+    struct others *others;
 };
 
+/* Write the logits, or add their differences from those that were written. */
+static void use_logits(const struct run *run, const float *logits) {
+    struct others *others = run->others;
+    if (others->write) fwrite(logits, sizeof *logits, run->n_vocab, others->write);
+    if (!others->near) return;
+    size_t n = fread(others->row, sizeof *logits, run->n_vocab, others->near);
+    if (n < run->n_vocab) others->error = INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)logits[i] - (double)others->row[i];
+        others->error += d * d;
+        others->square += (double)others->row[i] * (double)others->row[i];
+    }
+}
+
 static void print_hash(const struct run *run, const char *stage, uint64_t hash) {
+    struct others *others = run->others;
+    if (others->near && others->square > 0) {
+        printf("%s | %s | %s | %.2e\n", run->name, run->recipe, stage,
+               others->error / others->square);
+        others->error = others->square = 0;
+        return;
+    }
     printf("%s | %s | %s | %016llx\n", run->name, run->recipe, stage, (unsigned long long)hash);
 }
 
@@ -59,7 +93,9 @@ static uint64_t hash_logits(const struct run *run, const lk_session *session, in
     uint64_t hash = 0xcbf29ce484222325u;
     for (int32_t i = 0; i < n; i++) {
         const float *logits = lk_session_logits(session, i);
-        if (logits) hash = hash_bytes(hash, logits, run->n_vocab * sizeof *logits);
+        if (!logits) continue;
+        hash = hash_bytes(hash, logits, run->n_vocab * sizeof *logits);
+        use_logits(run, logits);
     }
     return hash;
 }
@@ -178,6 +214,7 @@ int main(int argc, char **argv) {
     if (lk_baselines_register(NULL)) return 1;
 #endif
     const char *sidecar = NULL, *recipe = NULL, *save = NULL, *load = NULL, *text = NULL;
+    struct others others = {0};
     int a = 1, n_threads = 2;
     uint64_t share = 1;
     for (; a + 1 < argc && !strncmp(argv[a], "--", 2); a += 2) {
@@ -195,6 +232,10 @@ int main(int argc, char **argv) {
             load = argv[a + 1];
         else if (!strcmp(argv[a], "--text"))
             text = argv[a + 1];
+        else if (!strcmp(argv[a], "--write"))
+            others.write = fopen(argv[a + 1], "wb");
+        else if (!strcmp(argv[a], "--near"))
+            others.near = fopen(argv[a + 1], "rb");
         else
             return fprintf(stderr, "dump_logits: unknown option %s\n", argv[a]), 2;
     }
@@ -212,7 +253,10 @@ int main(int argc, char **argv) {
         int32_t tok[MAX_PROMPT];
         size_t max = (size_t)info.n_ctx_train - N_STEP - N_CHUNK;
         if (max > MAX_PROMPT) max = MAX_PROMPT;
-        struct run run = {model, slash ? slash + 1 : argv[a], NULL, tok, 0, (size_t)info.n_vocab};
+        size_t n_vocab = (size_t)info.n_vocab;
+        others.row = realloc(others.row, n_vocab * sizeof *others.row);
+        if (!others.row) return 1;
+        struct run run = {model, slash ? slash + 1 : argv[a], NULL, tok, 0, n_vocab, &others};
         run.n_tok = make_tokens(model, text, max, tok);
         if (recipe) {
             run.recipe = recipe;
@@ -223,5 +267,7 @@ int main(int argc, char **argv) {
             run_shared(&run, more_recipes[i], share);
         lk_model_free(model);
     }
-    return 0;
+    free(others.row);
+    if (others.near) fclose(others.near);
+    return others.write && fclose(others.write) ? 1 : 0;
 }
