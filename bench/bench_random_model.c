@@ -10,11 +10,15 @@
  *   qwen35     about Qwen3.5-0.8B, a hybrid: 18 of 24 layers are recurrent; 0.75 billion parameters
  *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
  *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
+ *   llama3-1b  Llama-3.2-1B
+ *   qwen3-4b   Qwen3-4B
  *   llama3-8b, llama2-7b, llama2-13b
  *   tiny       2 layers with heads of 128 channels, to try a command
  *
- * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K. Most tokens have no text.
- * The rows of a matrix repeat after the first 512. LAYERS and KV_HEADS of 0 are the shape's.
+ * TYPE is that of the matrices in ggml's words: f16, q8_0, q4_0, q4_K; or q4_K_M: the embeddings,
+ * and two matrices of every second layer, are q6_K. Most tokens have no text. The rows of a matrix
+ * repeat after the first 512. LAYERS and KV_HEADS of 0 are the shape's. All but the embeddings is
+ * linear in the layers, so 2 and 4 layers show what a layer costs.
  * SIDECAR is a file for random bases of groups of two KV heads and random LESS networks. */
 #include "support_sidecar.h"
 #include "tiny_gguf.h"
@@ -85,6 +89,32 @@ static const struct tiny_spec shapes[] = {
      .n_ctx = 65536,
      .mib = 1024,
      .seed = 1},
+    {.name = "llama3-1b",
+     .arch = "llama",
+     .n_layer = 16,
+     .n_head = 32,
+     .n_head_kv = 8,
+     .d_head = 64,
+     .n_embd = 2048,
+     .n_ff = 8192,
+     .n_vocab = 128256,
+     .n_ctx = 131072,
+     .tokenizer = TINY_BPE,
+     .mib = 2048,
+     .seed = 1},
+    {.name = "qwen3-4b",
+     .arch = "qwen3",
+     .n_layer = 36,
+     .n_head = 32,
+     .n_head_kv = 8,
+     .d_head = 128,
+     .n_embd = 2560,
+     .n_ff = 9728,
+     .n_vocab = 151936,
+     .n_ctx = 131072,
+     .tokenizer = TINY_BPE,
+     .mib = 4096,
+     .seed = 1},
     {.name = "llama3-8b",
      .arch = "llama",
      .n_layer = 32,
@@ -154,17 +184,19 @@ int main(int argc, char **argv) {
     bool right = argc >= 4 && argc <= 7;
     for (size_t i = 0; right && i < sizeof shapes / sizeof *shapes; i++)
         if (strcmp(shapes[i].name, argv[1]) == 0) found = &shapes[i];
-    enum ggml_type type = right ? find_type(argv[2]) : GGML_TYPE_COUNT;
+    bool mixed = right && strcmp(argv[2], "q4_K_M") == 0;
+    enum ggml_type type = mixed ? GGML_TYPE_Q4_K : right ? find_type(argv[2]) : GGML_TYPE_COUNT;
     if (!found || type == GGML_TYPE_COUNT) {
         fprintf(stderr, "usage: build/bench/random_model SHAPE TYPE FILE [LAYERS [KV_HEADS "
                         "[SIDECAR]]]\nshapes:");
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             fprintf(stderr, " %s", shapes[i].name);
-        fprintf(stderr, "\ntypes: f16, q8_0, q4_0, q4_K\n");
+        fprintf(stderr, "\ntypes: f16, q8_0, q4_0, q4_K, q4_K_M\n");
         return 1;
     }
     struct tiny_spec spec = *found;
     spec.type = type;
+    spec.mixed = mixed;
     int n_layer = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 0,
         n_head_kv = argc > 5 ? (int)strtol(argv[5], NULL, 10) : 0;
     if (n_layer > 0) spec.n_layer = n_layer;

@@ -124,4 +124,8 @@ lk_accumulate_fn lk_avx512_f16_accumulate;
 lk_score_fn lk_avx512_kivi_score;
 lk_accumulate_fn lk_avx512_kivi_accumulate;
 
+/* Quantized weights (avx512_products.c). */
+lk_quantize_inputs_fn lk_avx512_quantize_inputs;
+lk_multiply_fn lk_avx512_multiply;
+
 #endif

@@ -11,6 +11,7 @@
 
 #include "codec/codec.h"
 #include "codec/ops.h"
+#include "kernels/products.h"
 #include "kernels/queries.h"
 
 /* Memory to fetch into the second-level cache while rows are worked on. Each of the n_block blocks
@@ -206,6 +207,10 @@ struct lk_kernels {
      * LK_OFFSET_TILE. */
     void (*add_offsets)(const float *x, int n_tok, int n_in, const uint16_t *offset, int n_out,
                         int first, int n, float *y);
+
+    /* Products of quantized weights with many tokens (products.h). NULL: ggml's are used. */
+    lk_quantize_inputs_fn *quantize_inputs;
+    lk_multiply_fn *multiply;
 };
 
 static inline void lk_kernels_enter(const struct lk_kernels *kernels,

@@ -404,8 +404,10 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
             net->adapter_bytes += lk_bound_adapter_bytes(ld, &ld->bind[i]);
     net->fingerprint = file_fingerprint(ld);
     net->identity = norms_hash(ld);
-    return lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, &net->device_bytes,
-                           err);
+    status =
+        lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, &net->device_bytes, err);
+    if (!status) net->repacked = lk_weights_repacked(net->map);
+    return status;
 }
 
 lk_status lk_net_open(struct lk_net **out, const char *path, const struct lk_net_opts *opts,

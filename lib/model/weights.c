@@ -3,6 +3,7 @@
 #include "model/weights.h"
 
 #include "base/cxx_call.h"
+#include "model/many_tokens.h"
 #include "model/q4_1_split.h"
 
 #include "ggml-alloc.h"
@@ -126,7 +127,8 @@ struct lk_weights_map {
     struct lk_mapping file; /* data is NULL with no_mmap */
     struct tensor_group group[MAX_GROUP];
     int n_group;
-    bool header_only; /* tensors have shapes, but no data */
+    bool header_only;                    /* tensors have shapes, but no data */
+    ggml_backend_buffer_type_t repacked; /* lk_weights_repacked */
 };
 
 /* May throw, if the device is lost. */
@@ -525,6 +527,17 @@ static lk_status copy_tensors(struct lk_weights_map *map, struct lk_loader *ld, 
     return LK_OK;
 }
 
+ggml_backend_buffer_type_t lk_weights_repacked(const struct lk_weights_map *map) {
+    return map->repacked;
+}
+
+/* Find out which buffer type has the layout that kernels read, if matrices of Q4_K get it. */
+static void find_repacked(struct lk_weights_map *map, ggml_backend_dev_t dev) {
+    const int64_t ne[] = {LK_PRODUCT_BLOCK, LK_PRODUCT_OUTPUTS, 1};
+    int g = find_repack_group(map, dev, LK_USE_MATRIX, GGML_TYPE_Q4_K, ne);
+    if (g >= 0 && lk_knows_repacked(map->group[g].buft)) map->repacked = map->group[g].buft;
+}
+
 static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, lk_err *err) {
     ggml_backend_dev_t dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (!dev) return lk_fail(err, LK_E_UNSUPPORTED, "this build of ggml has no CPU backend");
@@ -533,6 +546,7 @@ static lk_status load_weights(struct lk_weights_map *map, struct lk_loader *ld, 
     map->group[COPIED].buft = ggml_backend_dev_buffer_type(dev);
     map->group[ON_DEVICE].buft = ld->device ? ld->device->buft : map->group[COPIED].buft;
     if (!ld->opts.no_repack) add_repack_groups(map, dev);
+    find_repacked(map, dev);
     lk_status status = create_tensors(map, ld, dev, err);
     for (int g = 0; !status && g < map->n_group; g++)
         status = map->header_only ? measure_group(&map->group[g], dev, err)

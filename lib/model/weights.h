@@ -15,6 +15,10 @@ struct lk_weights_map;
  * Errors: LK_E_NOMEM, LK_E_UNSUPPORTED, LK_E_CANCELLED (by the progress callback). */
 lk_status lk_weights_load(struct lk_weights_map **out, struct lk_loader *ld, uint64_t *n_param,
                           uint64_t *weight_bytes, uint64_t *device_bytes, lk_err *err);
+/* The buffer type that has matrices of Q4_K in the layout LK_Q4_K_BY_8 (kernels/products.h), or
+ * NULL. */
+ggml_backend_buffer_type_t lk_weights_repacked(const struct lk_weights_map *map);
+
 /* device: as when they were loaded. */
 void lk_weights_free(struct lk_weights_map *map, struct lk_ggml_device *device,
                      struct lk_ledger *ledger);

@@ -67,7 +67,9 @@ static const char *layer_name(char buf[64], int layer, const char *rest) {
 static void add_matrix(struct model_writer *w, int layer, const char *rest, int64_t ne0,
                        int64_t ne1, double gain) {
     char name[64];
-    add_tensor(w, w->spec->type, ne0, ne1, 0, gain / sqrt((double)ne0),
+    bool finer = w->spec->mixed && layer % 2 == 1 &&
+                 (strcmp(rest, "attn_v.weight") == 0 || strcmp(rest, "ffn_down.weight") == 0);
+    add_tensor(w, finer ? GGML_TYPE_Q6_K : w->spec->type, ne0, ne1, 0, gain / sqrt((double)ne0),
                layer_name(name, layer, rest));
 }
 
@@ -437,7 +439,8 @@ static void add_layer(struct model_writer *w, int i) {
 static void add_tensors(struct model_writer *w) {
     const struct tiny_spec *s = w->spec;
     double embd_sd = is_gemma(w) ? 1 / sqrt(w->n_embd) : 0.5;
-    add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, embd_sd, "token_embd.weight");
+    enum ggml_type table = s->mixed ? GGML_TYPE_Q6_K : s->type;
+    add_tensor(w, table, w->n_embd, w->n_vocab, 0, embd_sd, "token_embd.weight");
     if (is_arch(w, "gpt2"))
         add_tensor(w, GGML_TYPE_F32, w->n_embd, s->n_ctx, 0, 0.3, "position_embd.weight");
     if (is_arch(w, "bloom")) {
@@ -454,7 +457,7 @@ static void add_tensors(struct model_writer *w) {
                is_lfm2(w) ? "token_embd_norm.weight" : "output_norm.weight");
     if (has_layer_norms(w)) add_tensor(w, GGML_TYPE_F32, w->n_embd, 0, 0, 0.2, "output_norm.bias");
     if (s->untied)
-        add_tensor(w, s->type, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
+        add_tensor(w, table, w->n_embd, w->n_vocab, 0, 2 / sqrt(w->n_embd), "output.weight");
     if (is_arch(w, "gemma4")) add_gemma4_tensors(w);
     for (int i = 0; i < s->n_layer; i++) add_layer(w, i);
 }

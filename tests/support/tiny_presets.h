@@ -32,6 +32,8 @@ struct tiny_spec {
     int n_shared, n_embd_layer;    /* gemma4: layers without K and V; embeddings of the layers */
     bool k_is_v;                   /* gemma4: no W_V in layers with full attention */
     enum ggml_type type;           /* of the matrices; 0 is f32 */
+    bool mixed;                    /* as in Q4_K_M: embeddings, output and, in every second layer,
+                                    * attn_v and ffn_down in Q6_K */
     bool untied;                   /* separate output matrix */
     bool biases;                   /* optional biases of attention */
     bool rope_factors;             /* frequency divisors of Llama 3 */

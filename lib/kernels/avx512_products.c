@@ -1,0 +1,347 @@
+/* Products of quantized weights with AVX-512.
+ *
+ * Weights of 16 outputs are unpacked to panels, in which one VPDPBUSD multiplies four inputs of all
+ * 16 outputs with four codes of a token. A panel is read for up to MAX_TOK tokens, TOKENS at a time
+ * for two panels, so 12 sums stay in registers. */
+#include "kernels/avx512_dot.h"
+#include "kernels/products.h"
+
+#include <math.h>
+
+enum {
+    TOKENS = 6,
+    GROUPS = 2,    /* panels that are read together */
+    MAX_TOK = 192, /* tokens whose sums are kept at once: 48 KB */
+    BLOCKS = 2,    /* blocks of a panel that are unpacked at once */
+    LANES = LK_PRODUCT_OUTPUTS,
+    QUADS = LK_PRODUCT_BLOCK / 4,
+};
+
+/* A block of 16 outputs. */
+struct panel {
+    _Alignas(64) uint8_t code[QUADS][LANES][4];
+    int32_t scale[16][LANES]; /* Q4_K: of 32 inputs; Q6_K: of 16 */
+    /* What is multiplied with the sums of codes, pairs of parts: Q4_K: minima; Q6_K: 32 * scale */
+    int16_t min[8][LANES][2];
+    float d[LANES], d_min[LANES]; /* d_min: Q4_K */
+};
+
+/* Sums of a token for two panels: of products, and of minima. */
+struct sums {
+    _Alignas(64) float product[GROUPS][LANES], min[GROUPS][LANES];
+};
+
+/* ---- inputs ---- */
+
+void lk_avx512_quantize_inputs(const float *x, int n_in, struct lk_input_block *out,
+                               size_t stride) {
+    for (int b = 0; b < n_in / LK_PRODUCT_BLOCK; b++, x += LK_PRODUCT_BLOCK, out += stride) {
+        __m512 max = _mm512_setzero_ps(), top = _mm512_set1_ps(-INFINITY);
+        for (int i = 0; i < LK_PRODUCT_BLOCK; i += LANES) {
+            __m512 v = _mm512_loadu_ps(x + i);
+            max = _mm512_max_ps(_mm512_abs_ps(v), max);
+            top = _mm512_max_ps(v, top);
+        }
+        float all = _mm512_reduce_max_ps(max);
+        float to_code = 0;
+        if (all != 0) to_code = (_mm512_reduce_max_ps(top) == all ? -127.0f : 127.0f) / all;
+        out->step = all == 0 ? 0 : 1 / to_code;
+        for (int i = 0; i < LK_PRODUCT_BLOCK; i += LANES) {
+            __m512i code =
+                _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(to_code)));
+            _mm_storeu_si128((__m128i *)(out->code + i), _mm512_cvtsepi32_epi8(code));
+            out->sum16[i / LANES] = (int16_t)_mm512_reduce_add_epi32(code);
+        }
+        for (int i = 0; i < LK_PRODUCT_BLOCK / 32; i++)
+            out->sum32[i] = (int16_t)(out->sum16[2 * i] + out->sum16[2 * i + 1]);
+    }
+}
+
+/* ---- panels ---- */
+
+/* Parts [8] of 8 outputs, which are the panel's from `lane` on. */
+static void unpack_q4_k_scales(const uint8_t *w, struct panel *out, int lane) {
+    enum { HALF_BYTES = 16, PART = 12 };
+    for (int s = 0; s < 8; s++) {
+        uint8_t scale[8], min[8];
+        lk_q4_k_by_8_scales(w + 2 * HALF_BYTES + s * PART, scale, min);
+        for (int j = 0; j < 8; j++) {
+            out->scale[s][lane + j] = scale[j];
+            out->min[s / 2][lane + j][s % 2] = min[j];
+        }
+    }
+    _mm256_storeu_ps(out->d + lane, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)w)));
+    _mm256_storeu_ps(out->d_min + lane,
+                     _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + HALF_BYTES))));
+}
+
+/* a, b: a block of outputs 0..7 and of outputs 8..15 */
+static void unpack_q4_k(const uint8_t *a, const uint8_t *b, struct panel *out) {
+    enum { CODES = 128 };
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1)), low = _mm512_set1_epi8(15);
+    for (int piece = 0; piece < 16; piece++) {
+        int quad = 16 * (piece / 4) + 2 * (piece % 4);
+        __m512i x = _mm512_loadu_si512(a + CODES + 64 * piece),
+                y = _mm512_loadu_si512(b + CODES + 64 * piece);
+        __m512i first = _mm512_permutex2var_epi32(x, even, y),
+                second = _mm512_permutex2var_epi32(x, odd, y);
+        _mm512_store_si512(out->code[quad], _mm512_and_si512(first, low));
+        _mm512_store_si512(out->code[quad + 1], _mm512_and_si512(second, low));
+        _mm512_store_si512(out->code[quad + 8], _mm512_and_si512(_mm512_srli_epi16(first, 4), low));
+        _mm512_store_si512(out->code[quad + 9],
+                           _mm512_and_si512(_mm512_srli_epi16(second, 4), low));
+    }
+    unpack_q4_k_scales(a, out, 0);
+    unpack_q4_k_scales(b, out, 8);
+}
+
+/* Codes of half a block of Q6_K as bytes. */
+LK_ALWAYS_INLINE void unpack_q6_k_half(const uint8_t *w, int half, uint8_t *out) {
+    const __m256i low = _mm256_set1_epi8(15), two = _mm256_set1_epi8(48);
+    __m256i a = _mm256_loadu_si256((const __m256i *)(w + 64 * half)),
+            b = _mm256_loadu_si256((const __m256i *)(w + 64 * half + 32)),
+            high = _mm256_loadu_si256((const __m256i *)(w + 128 + 32 * half));
+    __m256i code[4] = {
+        _mm256_or_si256(_mm256_and_si256(a, low),
+                        _mm256_and_si256(_mm256_slli_epi16(high, 4), two)),
+        _mm256_or_si256(_mm256_and_si256(b, low),
+                        _mm256_and_si256(_mm256_slli_epi16(high, 2), two)),
+        _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a, 4), low),
+                        _mm256_and_si256(high, two)),
+        _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(b, 4), low),
+                        _mm256_and_si256(_mm256_srli_epi16(high, 2), two)),
+    };
+    for (int i = 0; i < 4; i++) _mm256_store_si256((__m256i *)(out + 32 * i), code[i]);
+}
+
+/* Transpose 16 bytes of 16 rows: out[quad][row][4]. Each 128-bit lane has rows 4 l .. 4 l + 3, so
+ * that transposing within lanes leaves the rows in order. */
+LK_ALWAYS_INLINE void transpose_quads(const uint8_t *x, size_t stride, uint8_t (*out)[LANES][4]) {
+    __m512i row[4];
+    LK_UNROLL
+    for (int r = 0; r < 4; r++) {
+        const uint8_t *p = x + r * stride;
+        row[r] = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)p));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0x00f0,
+                                             _mm_load_si128((const __m128i *)(p + 4 * stride)));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0x0f00,
+                                             _mm_load_si128((const __m128i *)(p + 8 * stride)));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0xf000,
+                                             _mm_load_si128((const __m128i *)(p + 12 * stride)));
+    }
+    __m512i a = _mm512_unpacklo_epi32(row[0], row[1]), b = _mm512_unpacklo_epi32(row[2], row[3]),
+            c = _mm512_unpackhi_epi32(row[0], row[1]), d = _mm512_unpackhi_epi32(row[2], row[3]);
+    _mm512_store_si512(out[0], _mm512_unpacklo_epi64(a, b));
+    _mm512_store_si512(out[1], _mm512_unpackhi_epi64(a, b));
+    _mm512_store_si512(out[2], _mm512_unpacklo_epi64(c, d));
+    _mm512_store_si512(out[3], _mm512_unpackhi_epi64(c, d));
+}
+
+/* w: a block of each of 16 outputs, `stride` bytes apart */
+static void unpack_q6_k(const uint8_t *w, size_t stride, struct panel *out) {
+    enum { SCALES = 192, D = 208, MIDDLE = 32 };
+    _Alignas(64) uint8_t code[LANES][LK_PRODUCT_BLOCK];
+    for (int row = 0; row < LANES; row++, w += stride) {
+        unpack_q6_k_half(w, 0, code[row]);
+        unpack_q6_k_half(w, 1, code[row] + LK_PRODUCT_BLOCK / 2);
+        for (int s = 0; s < 16; s++) {
+            int scale = (int8_t)w[SCALES + s];
+            out->scale[s][row] = scale;
+            out->min[s / 2][row][s % 2] = (int16_t)(MIDDLE * scale);
+        }
+        uint16_t d;
+        memcpy(&d, w + D, sizeof d);
+        out->d[row] = _cvtsh_ss(d);
+    }
+    for (int quad = 0; quad < QUADS; quad += 4)
+        transpose_quads(code[0] + 4 * quad, LK_PRODUCT_BLOCK, out->code + quad);
+}
+
+/* Blocks [b, b + n) of outputs [first, first + 16). */
+static void unpack(const struct lk_product *p, int first, int b, int n, struct panel *out) {
+    size_t n_block = p->n_in / LK_PRODUCT_BLOCK;
+    const uint8_t *w = p->weights;
+    for (int i = 0; i < n; i++, out++) {
+        if (p->layout == LK_Q4_K_BY_8) {
+            const uint8_t *a = w + (first / 8 * n_block + b + i) * LK_Q4_K_BY_8_BYTES;
+            unpack_q4_k(a, a + n_block * LK_Q4_K_BY_8_BYTES, out);
+        } else {
+            unpack_q6_k(w + (first * n_block + b + i) * LK_Q6_K_BYTES, n_block * LK_Q6_K_BYTES,
+                        out);
+        }
+    }
+}
+
+/* ---- products ----
+ *
+ * n, groups and the form are constants after inlining. */
+
+struct form {
+    int parts;    /* of a block, with a scale each */
+    int sum_each; /* parts after which a float is added: 2, or all of a block */
+};
+
+/* sum [n][groups] += codes of a part of a block */
+LK_ALWAYS_INLINE void dot_part(const struct panel *panel[GROUPS], int groups, int quad, int n_quad,
+                               const struct lk_input_block *x, int n, __m512i sum[TOKENS][GROUPS]) {
+    LK_UNROLL
+    for (int i = 0; i < n; i++) LK_UNROLL
+    for (int g = 0; g < groups; g++) sum[i][g] = _mm512_setzero_si512();
+    LK_UNROLL
+    for (int k = 0; k < n_quad; k++) {
+        __m512i w[GROUPS];
+        LK_UNROLL
+        for (int g = 0; g < groups; g++) w[g] = _mm512_load_si512(panel[g]->code[quad + k]);
+        LK_UNROLL
+        for (int i = 0; i < n; i++) {
+            __m512i code = set1_i8x4_x16(x[i].code + 4 * (quad + k));
+            LK_UNROLL
+            for (int g = 0; g < groups; g++) sum[i][g] = dpbusd_i32x16(sum[i][g], w[g], code);
+        }
+    }
+}
+
+/* Two adjacent sums of codes in each lane. */
+LK_ALWAYS_INLINE __m512i two_sums(const struct lk_input_block *x, int parts, int pair) {
+    return set1_i8x4_x16(parts == 8 ? x->sum32 + 2 * pair : x->sum16 + 2 * pair);
+}
+
+/* sums->product += products of a block, d: [n][groups] scales */
+LK_ALWAYS_INLINE void add_products(const struct panel *panel[GROUPS], int groups, struct form form,
+                                   const struct lk_input_block *x, int n, float (*d)[GROUPS][LANES],
+                                   struct sums *sums) {
+    const int n_quad = QUADS / form.parts;
+    for (int part = 0; part < form.parts; part += form.sum_each) {
+        __m512i whole[TOKENS][GROUPS], sum[TOKENS][GROUPS];
+        LK_UNROLL
+        for (int i = 0; i < n; i++) LK_UNROLL
+        for (int g = 0; g < groups; g++) whole[i][g] = _mm512_setzero_si512();
+        for (int k = 0; k < form.sum_each; k++) {
+            dot_part(panel, groups, (part + k) * n_quad, n_quad, x, n, sum);
+            LK_UNROLL
+            for (int g = 0; g < groups; g++) {
+                __m512i scale = _mm512_load_si512(panel[g]->scale[part + k]);
+                LK_UNROLL
+                for (int i = 0; i < n; i++)
+                    whole[i][g] =
+                        _mm512_add_epi32(whole[i][g], _mm512_mullo_epi32(sum[i][g], scale));
+            }
+        }
+        LK_UNROLL
+        for (int i = 0; i < n; i++) LK_UNROLL
+        for (int g = 0; g < groups; g++) {
+            if (form.parts == 16) { /* Q6_K: the middle of the codes is part of the integers */
+                LK_UNROLL
+                for (int pair = 0; pair < 8; pair++)
+                    whole[i][g] = _mm512_sub_epi32(
+                        whole[i][g], _mm512_madd_epi16(two_sums(&x[i], 16, pair),
+                                                       _mm512_load_si512(panel[g]->min[pair])));
+            }
+            float *out = sums[i].product[g];
+            _mm512_store_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[i][g]),
+                                                 _mm512_load_ps(d[i][g]), _mm512_load_ps(out)));
+        }
+    }
+}
+
+/* sums->min += minima times sums of codes */
+LK_ALWAYS_INLINE void add_minima(const struct panel *panel[GROUPS], int groups, struct form form,
+                                 const struct lk_input_block *x, int n, float (*d)[GROUPS][LANES],
+                                 struct sums *sums) {
+    LK_UNROLL
+    for (int i = 0; i < n; i++) LK_UNROLL
+    for (int g = 0; g < groups; g++) {
+        __m512 sum = _mm512_load_ps(sums[i].min[g]), step = _mm512_load_ps(d[i][g]);
+        __m512i whole = _mm512_setzero_si512();
+        LK_UNROLL
+        for (int pair = 0; pair < 4; pair++) {
+            whole =
+                _mm512_add_epi32(whole, _mm512_madd_epi16(two_sums(&x[i], 8, pair),
+                                                          _mm512_load_si512(panel[g]->min[pair])));
+            if (form.sum_each > 2 && pair < 3) continue;
+            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), step, sum);
+            whole = _mm512_setzero_si512();
+        }
+        _mm512_store_ps(sums[i].min[g], sum);
+    }
+}
+
+/* A block of n tokens. */
+LK_ALWAYS_INLINE void multiply_block(const struct panel *panel[GROUPS], int groups,
+                                     struct form form, const struct lk_input_block *x, int n,
+                                     struct sums *sums) {
+    _Alignas(64) float d[TOKENS][GROUPS][LANES], d_min[TOKENS][GROUPS][LANES];
+    LK_UNROLL
+    for (int g = 0; g < groups; g++) {
+        __m512 scale = _mm512_load_ps(panel[g]->d), min = _mm512_load_ps(panel[g]->d_min);
+        LK_UNROLL
+        for (int i = 0; i < n; i++) {
+            __m512 step = _mm512_set1_ps(x[i].step);
+            _mm512_store_ps(d[i][g], _mm512_mul_ps(scale, step));
+            if (form.parts == 8) _mm512_store_ps(d_min[i][g], _mm512_mul_ps(min, step));
+        }
+    }
+    add_products(panel, groups, form, x, n, d, sums);
+    if (form.parts == 8) add_minima(panel, groups, form, x, n, d_min, sums);
+}
+
+static const struct form q4_k = {8, 2}, q4_k_by_block = {8, 8}, q6_k = {16, 16};
+
+/* Tokens [0, n) of a block for two panels, or one. n_pair: tokens whose sums are rounded after each
+ * pair of parts, Q4_K only. */
+LK_ALWAYS_INLINE void multiply_tokens(const struct panel *panel[GROUPS], int groups,
+                                      enum lk_weights_layout layout, const struct lk_input_block *x,
+                                      int n_pair, int n, struct sums *sums) {
+    int i = 0;
+    if (layout == LK_Q4_K_BY_8) {
+        for (; i + TOKENS <= n_pair; i += TOKENS)
+            multiply_block(panel, groups, q4_k, x + i, TOKENS, sums + i);
+        for (; i < n_pair; i++) multiply_block(panel, groups, q4_k, x + i, 1, sums + i);
+        for (; i < n; i++) multiply_block(panel, groups, q4_k_by_block, x + i, 1, sums + i);
+        return;
+    }
+    for (; i + TOKENS <= n; i += TOKENS)
+        multiply_block(panel, groups, q6_k, x + i, TOKENS, sums + i);
+    for (; i < n; i++) multiply_block(panel, groups, q6_k, x + i, 1, sums + i);
+}
+
+/* Outputs [first, first + 16 groups) of tokens [tok, tok + n), n <= MAX_TOK. */
+LK_ALWAYS_INLINE void multiply_outputs(const struct lk_product *p, int first, int groups, int tok,
+                                       int n, struct sums *sums) {
+    struct panel panels[GROUPS][BLOCKS];
+    int n_block = p->n_in / LK_PRODUCT_BLOCK,
+        n_pair = p->n_tok / LK_PRODUCT_EXACT * LK_PRODUCT_EXACT - tok;
+    if (n_pair > n) n_pair = n;
+    memset(sums, 0, n * sizeof *sums);
+    for (int b = 0; b < n_block; b += BLOCKS) {
+        int here = n_block - b < BLOCKS ? n_block - b : BLOCKS;
+        for (int g = 0; g < groups; g++) unpack(p, first + g * LANES, b, here, panels[g]);
+        for (int i = 0; i < here; i++) {
+            const struct panel *panel[GROUPS] = {&panels[0][i], &panels[groups - 1][i]};
+            const struct lk_input_block *x = p->x + (size_t)(b + i) * p->n_tok + tok;
+            if (p->layout == LK_Q4_K_BY_8)
+                multiply_tokens(panel, groups, LK_Q4_K_BY_8, x, n_pair, n, sums);
+            else
+                multiply_tokens(panel, groups, LK_Q6_K_ROWS, x, n_pair, n, sums);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < groups; g++)
+            _mm512_storeu_ps(
+                p->y + (size_t)(tok + i) * p->n_out + first + g * LANES,
+                _mm512_sub_ps(_mm512_load_ps(sums[i].product[g]), _mm512_load_ps(sums[i].min[g])));
+}
+
+void lk_avx512_multiply(const struct lk_product *p, int first, int n) {
+    struct sums sums[MAX_TOK];
+    for (int end = first + n; first < end; first += GROUPS * LANES)
+        for (int tok = 0; tok < p->n_tok; tok += MAX_TOK) {
+            int here = p->n_tok - tok < MAX_TOK ? p->n_tok - tok : MAX_TOK;
+            if (end - first >= GROUPS * LANES)
+                multiply_outputs(p, first, GROUPS, tok, here, sums);
+            else
+                multiply_outputs(p, first, 1, tok, here, sums);
+        }
+}

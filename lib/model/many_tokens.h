@@ -1,0 +1,20 @@
+/* Products of Q4_K and Q6_K matrices with many tokens, for CPUs whose kernels are faster than ggml
+ * (kernels/products.h). */
+#ifndef LK_MODEL_MANY_TOKENS_H
+#define LK_MODEL_MANY_TOKENS_H
+
+#include "model/net.h"
+
+/* Does a buffer type of ggml repack Q4_K to the layout that the kernels read? Another version of
+ * ggml may have another one. */
+bool lk_knows_repacked(ggml_backend_buffer_type_t type);
+
+/* The product of weight and x [n_tok][n_in] -> [n_tok][n_out], or NULL if ggml has to compute it:
+ * for few tokens, other types, places and shapes, or without such kernels. */
+struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,
+                                   struct ggml_tensor *weight, struct ggml_tensor *x);
+
+/* The most bytes that the inputs of a product need at a time, for n_tok tokens. */
+uint64_t lk_many_tokens_bytes(const struct lk_net *net, int64_t n_tok);
+
+#endif

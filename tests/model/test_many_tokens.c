@@ -1,0 +1,117 @@
+/* Products with many tokens (model/many_tokens.h) against ggml's: Q4_K bit for bit. */
+#include "kernels/kernels.h"
+#include "model/many_tokens.h"
+#include "test.h"
+
+#include "ggml-alloc.h"
+#include "ggml-cpu.h"
+
+static uint32_t state = 1;
+static float uniform(void) {
+    state = state * 1664525 + 1013904223;
+    return (float)(state >> 8) / (1 << 23) - 1;
+}
+
+/* ggml's buffer type of that name, or the usual one. */
+static ggml_backend_buffer_type_t find_type(bool repacked) {
+    ggml_backend_dev_t dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    ggml_backend_dev_get_extra_bufts_t get =
+        (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(dev), "ggml_backend_dev_get_extra_bufts");
+    if (!repacked) return ggml_backend_cpu_buffer_type();
+    for (ggml_backend_buffer_type_t *list = get ? get(dev) : NULL; list && *list; list++)
+        if (strcmp(ggml_backend_buft_name(*list), "CPU_REPACK") == 0) return *list;
+    return NULL;
+}
+
+static struct ggml_context *new_context(void) {
+    return ggml_init((struct ggml_init_params){.mem_size = 1 << 20, .no_alloc = true});
+}
+
+/* The maximum difference of both products, relative to the root mean square; < 0: lowkey leaves the
+ * product to ggml. */
+static double compare(const struct lk_net *net, enum ggml_type type, int n_in, int n_out,
+                      int n_tok) {
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(cpu, 2);
+    struct ggml_context *weights = new_context(), *ctx = new_context();
+    struct ggml_tensor *w = ggml_new_tensor_2d(weights, type, n_in, n_out);
+    ggml_backend_buffer_t buffer =
+        ggml_backend_alloc_ctx_tensors_from_buft(weights, find_type(type == GGML_TYPE_Q4_K));
+    float *f = malloc((size_t)n_in * (size_t)(n_out > n_tok ? n_out : n_tok) * sizeof *f);
+    void *q = malloc(ggml_nbytes(w));
+    for (int i = 0; i < n_in * n_out; i++) f[i] = uniform();
+    ggml_quantize_chunk(type, f, q, 0, n_out, n_in, NULL);
+    ggml_backend_tensor_set(w, q, 0, ggml_nbytes(w));
+
+    struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_in, n_tok),
+                       *expect = ggml_mul_mat(ctx, w, x), *y = lk_many_tokens(net, ctx, w, x);
+    struct ggml_cgraph *graph = ggml_new_graph(ctx);
+    ggml_set_input(x);
+    ggml_set_output(expect);
+    ggml_build_forward_expand(graph, expect);
+    if (y) ggml_set_output(y), ggml_build_forward_expand(graph, y);
+    ggml_backend_buffer_t scratch = ggml_backend_alloc_ctx_tensors(ctx, cpu);
+    for (int i = 0; i < n_in * n_tok; i++) f[i] = 3 * uniform();
+    ggml_backend_tensor_set(x, f, 0, ggml_nbytes(x));
+    assert_true(ggml_backend_graph_compute(cpu, graph) == GGML_STATUS_SUCCESS);
+    double max = 0, squares = 0;
+    for (int64_t i = 0; y && i < ggml_nelements(y); i++) {
+        double a = ((float *)y->data)[i], b = ((float *)expect->data)[i];
+        max = fmax(max, fabs(a - b));
+        squares += b * b;
+    }
+    double result = y ? max / sqrt(squares / (double)ggml_nelements(y)) : -1;
+    free(f), free(q);
+    ggml_backend_buffer_free(scratch), ggml_backend_buffer_free(buffer);
+    ggml_free(ctx), ggml_free(weights);
+    ggml_backend_free(cpu);
+    return result;
+}
+
+static struct lk_net new_net(void) {
+    struct lk_net net = {.kernels = lk_kernels_choose(NULL)};
+    if (!net.kernels->multiply) skip();
+    ggml_backend_buffer_type_t type = find_type(true);
+    if (type && lk_knows_repacked(type)) net.repacked = type;
+    return net;
+}
+
+/* The build's own ggml has the layout, and its tokens that are multiplied one by one, those after
+ * the last four, are rounded as ggml does it. */
+static void q4_k_has_ggmls_bits(void **unused) {
+    struct lk_net net = new_net();
+    assert_non_null(net.repacked);
+    static const int tokens[] = {16, 17, 18, 19, 20, 33, 64, 193, 256, 511};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        for (int n_out = 16; n_out <= 176; n_out += 80)
+            assert_true(compare(&net, GGML_TYPE_Q4_K, 256 * (1 + (int)i), n_out, tokens[i]) == 0);
+}
+
+static void q6_k_is_as_exact(void **unused) {
+    struct lk_net net = new_net();
+    for (int n_tok = 16; n_tok < 40; n_tok += 5)
+        for (int n_in = 256; n_in <= 2048; n_in += 256) {
+            double difference = compare(&net, GGML_TYPE_Q6_K, n_in, 48, n_tok);
+            assert_true(difference >= 0 && difference < 3e-6);
+        }
+}
+
+static void others_are_left_to_ggml(void **unused) {
+    struct lk_net net = new_net();
+    assert_true(compare(&net, GGML_TYPE_Q4_K, 256, 24, 32) < 0); /* outputs */
+    assert_true(compare(&net, GGML_TYPE_Q4_K, 256, 32, 15) < 0); /* few tokens */
+    assert_true(compare(&net, GGML_TYPE_Q8_0, 256, 32, 32) < 0);
+    net.repacked = NULL; /* an unknown layout */
+    assert_true(compare(&net, GGML_TYPE_Q4_K, 256, 32, 32) < 0);
+    assert_false(lk_knows_repacked(ggml_backend_cpu_buffer_type()));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(q4_k_has_ggmls_bits),
+        cmocka_unit_test(q6_k_is_as_exact),
+        cmocka_unit_test(others_are_left_to_ggml),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
