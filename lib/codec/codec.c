@@ -16,11 +16,17 @@
 
 const struct lk_codec lk_codec_f16 = {.coding = LK_F16, .bits = 16};
 
+/* A switch, so that compilers name a coding that was left out. */
 static const struct lk_coding_ops *codec_ops(const struct lk_codec *codec) {
-    static const struct lk_coding_ops *const table[] = {
-        [LK_F16] = &lk_f16_ops, [LK_INT8] = &lk_int8_ops, [LK_KIVI] = &lk_kivi_ops,
-        [LK_ROT] = &lk_rot_ops, [LK_ASYM] = &lk_asym_ops, [LK_ADDED] = &lk_added_ops};
-    return table[codec->coding];
+    switch ((enum lk_coding)codec->coding) {
+    case LK_F16: return &lk_f16_ops;
+    case LK_INT8: return &lk_int8_ops;
+    case LK_KIVI: return &lk_kivi_ops;
+    case LK_ROT: return &lk_rot_ops;
+    case LK_ASYM: return &lk_asym_ops;
+    case LK_ADDED: break;
+    }
+    return &lk_added_ops;
 }
 
 int lk_codec_block_rows(const struct lk_codec *codec, enum lk_side side) {
