@@ -2,6 +2,7 @@
 #include "chat_terminal.h"
 
 #include "interrupt.h"
+#include "terminate.h"
 #include "xalloc.h"
 
 #include <errno.h>
@@ -49,6 +50,7 @@ static void on_redraw(int signal_number) {
 
 static void on_fatal(int signal_number) {
     restore_modes();
+    if (signal_number == SIGBUS) end_after_lost_page(signal_number);
     raise(signal_number); /* SA_RESETHAND: blocked until this handler returns, then fatal */
 }
 

@@ -40,7 +40,7 @@ static const struct command commands[] = {
     {.name = "run",
      .summary = "Continue a prompt.",
      .operands = "",
-     .operand_hint = "a prompt is given with -p",
+     .operand_hint = "a prompt is given with -p, a model with -m",
      .description = "Continues the prompt of -p, of -f or of standard input. A newline at the end "
                     "of a file or of standard input is removed.",
      .examples = "  lowkey run -p \"The capital of France is\" -n 20\n"
@@ -302,6 +302,7 @@ static void print_version(void) {
 
 int main(int argc, char **argv) {
     report_uncaught_exceptions();
+    report_lost_pages();
     /* LC_CTYPE only: numbers are read and printed with a decimal point in every locale. */
     setlocale(LC_CTYPE, "");
     if (!locale_is_utf8()) setlocale(LC_CTYPE, "C.UTF-8");

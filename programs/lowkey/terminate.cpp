@@ -1,7 +1,8 @@
 /* An uncaught C++ exception: in libllama's initializers, which run before main, or on one of its
- * own threads. It is out of memory in practice. */
+ * own threads. It is out of memory in practice. And pages of a mapped file that are gone. */
 #include "terminate.h"
 
+#include <csignal>
 #include <exception>
 #include <new>
 #include <unistd.h>
@@ -27,6 +28,19 @@ template <size_t n> void write_line(const char (&text)[n]) {
 }
 
 } // namespace
+
+extern "C" void end_after_lost_page(int) {
+    write_line("lowkey: a mapped file can no longer be read: it was changed, or its disk failed. "
+               "Start again; --no-mmap reads the model file at the start\n");
+    _exit(1);
+}
+
+extern "C" void report_lost_pages(void) {
+    struct sigaction action = {};
+    action.sa_handler = end_after_lost_page;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, nullptr);
+}
 
 extern "C" __attribute__((constructor(101))) void report_uncaught_exceptions(void) {
     std::set_terminate(end_program);

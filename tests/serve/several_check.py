@@ -58,6 +58,17 @@ def serve_in_turn(directory, folder):
         check("a session by name", saved.status, 200)
 
 
+def cut_a_mapped_file(directory):
+    """The file of a model that is served becomes shorter: one line, and the end."""
+    path = os.path.join(directory, "short.gguf")
+    tiny_model.write_model(path)
+    with Server(program, ["-t", "1", "-c", "2k"], model=path, directory=directory) as server:
+        os.truncate(path, 4096)
+        server.post("/v1/completions", {"prompt": TEXT, "max_tokens": 4}, timeout=30)
+        check("the end of the server", server.process.wait(30), 1)
+        check("what it says", "lowkey: a mapped file can no longer be read" in server.messages())
+
+
 def refuse(model, folder, words, *options):
     result = subprocess.run([program, "serve", "-m", model, "--models", folder, "--port", "0", *options],
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
@@ -74,6 +85,7 @@ def main():
         with open(first, "rb") as whole, open(os.path.join(folder, "cut.gguf"), "wb") as cut:
             cut.write(whole.read(3000))
         serve_in_turn(directory, folder)
+        cut_a_mapped_file(directory)
         refuse(first, folder, "--name is for a server with one model", "--name", "x")
         refuse(first, folder, "no model fits the limit of 8.00 MiB; use --max-memory ", "--max-memory", "8",
                "--cache-limit", "8")
