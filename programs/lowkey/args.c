@@ -246,6 +246,18 @@ static void print_option(const struct opt *opt, int width) {
     print_wrapped(stdout, opt->help, NAME_COLUMN, NAME_COLUMN, width);
 }
 
+/* Print the options of n groups that are rare, or those that are not. Nothing if there are none. */
+static void print_options(const char *title, const struct opt_group *group, size_t n, bool rare,
+                          int width) {
+    size_t n_printed = 0;
+    for (size_t g = 0; g < n; g++)
+        for (const struct opt *opt = group[g].opt; opt->name; opt++) {
+            if (opt->rare != rare) continue;
+            if (n_printed++ == 0) printf("\n%s\n", title);
+            print_option(opt, width);
+        }
+}
+
 static void print_help(const struct command *command, const struct opt_group *group,
                        size_t n_group) {
     int width = help_width();
@@ -254,10 +266,8 @@ static void print_help(const struct command *command, const struct opt_group *gr
     print_wrapped(stdout, command->summary, 0, 0, width);
     putchar('\n');
     print_wrapped(stdout, command->description, 0, 0, width);
-    for (size_t g = 0; g < n_group; g++) {
-        printf("\n%s\n", group[g].title);
-        for (const struct opt *opt = group[g].opt; opt->name; opt++) print_option(opt, width);
-    }
+    for (size_t g = 0; g < n_group; g++) print_options(group[g].title, &group[g], 1, false, width);
+    print_options("Seldom needed", group, n_group, true, width);
     printf("\nExamples\n%s", command->examples);
     if (command->appendix) printf("\n%s", command->appendix);
 }

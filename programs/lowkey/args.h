@@ -46,6 +46,7 @@ struct opt {
                              "a b c"   these words; the first may be RECIPE, which stands for the
                                        presets and files */
     bool endless;         /* OPT_INT: -1 is allowed too, and means no limit */
+    bool rare;            /* few users need it: --help lists it last */
 };
 
 struct opt_group {

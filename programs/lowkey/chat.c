@@ -229,7 +229,7 @@ void chat_answer_question(struct chat *c, const char *question) {
         answer(c);
     } else {
         chat_conversation_drop_last(&c->conversation);
-        if (c->documents.n && c->terminal)
+        if (c->documents.n)
             chat_note(c, "the attached file is kept for the next message; /file - drops it");
     }
 }

@@ -152,7 +152,7 @@ static size_t count_tokens(const struct chat *c, const struct lk_buf *text, size
 }
 
 static void cmd_file(struct chat *c, const char *args) {
-    enum { MAX_FILE_BYTES = 256 * 1024 * 1024 };
+    enum { MAX_FILE_BYTES = 256 * 1024 * 1024, MANY = 16 }; /* contexts that are counted */
     char count[NUMBER_BUF], size[NUMBER_BUF], n_ctx[NUMBER_BUF];
     char *path = next_word(&args);
     if (!path) {
@@ -165,12 +165,13 @@ static void cmd_file(struct chat *c, const char *args) {
         chat_note(c, "no file is attached");
     } else if (chat_documents_add(&c->documents, path, MAX_FILE_BYTES)) {
         const struct chat_document *document = &c->documents.item[c->documents.n - 1];
-        size_t n = count_tokens(c, &document->text, c->n_ctx);
+        size_t n_max = MANY * c->n_ctx, n = count_tokens(c, &document->text, n_max);
         format_count(n_ctx, c->n_ctx);
         if (n > c->n_ctx) {
-            c->status = print_error("%s does not fit: the context has %s tokens; -c N sets a "
-                                    "longer one",
-                                    document->name, n_ctx);
+            c->status = print_error("%s does not fit: it has %s%s tokens, the context %s; -c N "
+                                    "sets a longer one",
+                                    document->name, n > n_max ? "more than " : "",
+                                    format_count(count, n > n_max ? n_max : n), n_ctx);
             chat_documents_drop_last(&c->documents);
             args = "";
         } else {
@@ -187,17 +188,18 @@ static void cmd_file(struct chat *c, const char *args) {
 
 static void save_as(struct chat *c, const char *args, bool replace) {
     char *name = next_word(&args);
-    lk_recipe *recipe = NULL;
     if (!name && c->save_name) name = xasprintf("%s", c->save_name);
     bool known = name && c->save_name && strcmp(name, c->save_name) == 0, exists = false;
     if (!name) {
         print_error("/save needs a name: /save NAME");
     } else if (chat_saved_exists(name, &exists)) {
         c->status = STATUS_ERROR;
+    } else if (exists && !chat_saved_is_session(name)) {
+        c->status = print_error("%s is not a saved session, and is never replaced; choose another "
+                                "name",
+                                name);
     } else if (!known && exists && !replace) {
         print_error("%s exists; /save! %s replaces it", name, name);
-    } else if (exists && chat_saved_recipe(name, &recipe)) {
-        c->status = STATUS_ERROR; /* the file is not a session: it is not replaced */
     } else if (chat_saved_write(name, &c->conversation, c->session, c->n_answers)) {
         c->status = STATUS_ERROR;
     } else {
@@ -206,7 +208,6 @@ static void save_as(struct chat *c, const char *args, bool replace) {
         c->save_name = name;
         name = NULL;
     }
-    lk_recipe_free(recipe);
     free(name);
 }
 

@@ -42,6 +42,15 @@ int chat_saved_recipe(const char *path, lk_recipe **out) {
     return lk_session_file_recipe(out, path, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
+bool chat_saved_is_session(const char *path) {
+    lk_recipe *recipe = NULL;
+    bool cache, messages;
+    bool good = !find_files(path, &cache, &messages) &&
+                (!cache || !lk_session_file_recipe(&recipe, path, NULL));
+    lk_recipe_free(recipe);
+    return good;
+}
+
 /* ---- writing ---- */
 
 static json_t *messages_json(const struct chat_conversation *c, size_t n_answers) {

@@ -13,6 +13,9 @@
 /* Does NAME or NAME.chat exist? STATUS_ERROR if that cannot be said, so nothing may be written. */
 int chat_saved_exists(const char *path, bool *exists);
 
+/* Is what exists a saved session? */
+bool chat_saved_is_session(const char *path);
+
 /* The recipe of NAME; *out is NULL if only NAME.chat exists. */
 int chat_saved_recipe(const char *path, lk_recipe **out);
 

@@ -1,4 +1,5 @@
 /* lowkey eval: run tasks with recipes and with the full cache; results can be resumed. */
+#include "base/closest.h"
 #include "cmd.h"
 #include "common.h"
 #include "eval/eval.h"
@@ -88,14 +89,23 @@ static int read_args(const struct command *command, int argc, char **argv, struc
     return args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, first);
 }
 
+static int print_unknown_task(const char *name) {
+    struct lk_closest closest = {.word = name, .len = strlen(name)};
+    for (size_t i = 0; lk_task_at(i); i++) lk_closest_offer(&closest, lk_task_at(i)->name);
+    for (size_t i = 0; lk_task_group_name(i); i++)
+        lk_closest_offer(&closest, lk_task_group_name(i));
+    return print_error("unknown task '%s'%s%s%s 'lowkey help eval' lists them", name,
+                       closest.name ? ": did you mean '" : "", closest.name ? closest.name : "",
+                       closest.name ? "'?" : ";");
+}
+
 /* The named tasks and the tasks of named groups, each once. task: [LK_MAX_EVAL_TASKS]. */
 static int find_tasks(char **name, int n_name, const struct lk_task **task, size_t *n) {
     *n = 0;
     if (n_name == 0) return print_error("no task: give one or more; 'lowkey help eval' lists them");
     for (int i = 0; i < n_name; i++) {
         const struct lk_task *one = lk_task_find(name[i]);
-        if (!one && !lk_task_in_group(name[i], 0))
-            return print_error("unknown task '%s'; 'lowkey help eval' lists them", name[i]);
+        if (!one && !lk_task_in_group(name[i], 0)) return print_unknown_task(name[i]);
         for (size_t g = 0; one || lk_task_in_group(name[i], g); g++) {
             const struct lk_task *next = one ? one : lk_task_in_group(name[i], g);
             bool known = false;
@@ -146,7 +156,8 @@ static void format_metric(char *out, size_t cap, double value) {
 }
 
 /* Print one task: a row per subject, a column per metric that any subject has. */
-static void print_task_table(const struct lk_eval *eval, const struct lk_task *task) {
+/* Returns whether there was a result. `again`: after another table. */
+static bool print_task_table(const struct lk_eval *eval, const struct lk_task *task, bool again) {
     const char *kv[LK_MAX_EVAL_KV],
         *column[MAX_TABLE_COLUMNS] = {"bits_per_value", "bytes_per_token"}, *name;
     size_t n_kv = lk_eval_list_kv(eval, task, kv), n_column = 2, n_row = 0;
@@ -164,7 +175,8 @@ static void print_task_table(const struct lk_eval *eval, const struct lk_task *t
             column[n_column++] = name;
         }
     }
-    if (!n_row) return;
+    if (!n_row) return false;
+    if (again) putchar('\n');
     struct table table = table_new(align);
     table_cell(&table, "%s", task->name);
     for (size_t c = 0; c < n_column; c++) table_cell(&table, "%s", column[c]);
@@ -187,12 +199,13 @@ static void print_task_table(const struct lk_eval *eval, const struct lk_task *t
         }
     }
     table_print(&table, stdout, true);
+    return true;
 }
 
 static void print_tables(const struct lk_eval *eval) {
+    bool printed = false;
     for (size_t t = 0; t < eval->n_task; t++) {
-        if (t) putchar('\n');
-        print_task_table(eval, eval->task[t]);
+        printed |= print_task_table(eval, eval->task[t], printed);
         const json_t *plain =
             lk_results_result(eval->results, eval->task[t]->name, "llama.cpp:plain");
         const json_t *kl =

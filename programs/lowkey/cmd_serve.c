@@ -104,32 +104,33 @@ static struct opt_group network_options(struct serve_args *a) {
              "aliases",
              OPT_TEXTS, &a->name},
             {0, "strict-model", NULL, "refuse requests for a model of another name", OPT_FLAG,
-             &a->strict_model},
+             &a->strict_model, .rare = true},
             {0, "allow-origin", "ORIGIN",
-             "web origin that may use the API besides the server's own", OPT_TEXT, &a->origin},
+             "web origin that may use the API besides the server's own", OPT_TEXT, &a->origin,
+             .rare = true},
             {0, "allow-host", "NAME",
              "host name that requests without a key may use besides localhost and IP addresses, "
              "for example host.docker.internal; may be repeated",
-             OPT_TEXTS, &a->allow_host},
+             OPT_TEXTS, &a->allow_host, .rare = true},
             {0, "log", NULL, "log one line per request to stderr", OPT_FLAG, &a->log},
             {0, "parse-special", NULL,
              "parse control tokens in prompts of /v1/completions, for clients that fill in the "
              "middle",
-             OPT_FLAG, &a->parse_special},
+             OPT_FLAG, &a->parse_special, .rare = true},
             {0, "sandbox", NULL,
              "once the model is open, give up access to files outside of --session-dir, new "
              "sockets, processes and most system calls (Linux)",
              OPT_FLAG, &a->sandbox},
             {0, "connections", "N", "maximum number of open connections (default 256)", OPT_INT,
-             &a->connections, 1, 4096},
+             &a->connections, 1, 4096, .rare = true},
             {0, "connections-per-address", "N",
              "maximum number of them from one address, except loopback (default 64)", OPT_INT,
-             &a->per_address, 1, 4096},
+             &a->per_address, 1, 4096, .rare = true},
             {0, "max-body", "MIB", "maximum size of a request body (default 8)", OPT_INT,
-             &a->max_body, 1, 1024},
+             &a->max_body, 1, 1024, .rare = true},
             {0, "request-memory", "MIB",
              "maximum memory of the requests being processed, without caches (default 256)",
-             OPT_INT, &a->request_memory, 1, 1 << 20},
+             OPT_INT, &a->request_memory, 1, 1 << 20, .rare = true},
         }};
 }
 
@@ -152,11 +153,11 @@ static struct opt_group cache_options(struct serve_args *a) {
             {0, "ctx-checkpoints", "N",
              "maximum number of earlier states that a session keeps, so that an edited "
              "conversation continues from one instead of being prefilled again (default 64)",
-             OPT_INT, &a->checkpoints, 0, 1000},
+             OPT_INT, &a->checkpoints, 0, 1000, .rare = true},
             {0, "checkpoint-memory", "MIB",
              "maximum memory of these states (default: 64, or a quarter of an f16 cache of the "
              "context if that is more); 8 states are always kept",
-             OPT_INT, &a->checkpoint_memory, 1, 1 << 24},
+             OPT_INT, &a->checkpoint_memory, 1, 1 << 24, .rare = true},
             {0, "session-dir", "DIR",
              "folder where clients save sessions, and where the server stores them on its own, so "
              "that conversations continue after a restart (default: no file is read or written)",
@@ -179,7 +180,7 @@ static struct opt_group serve_model_options(struct serve_args *a) {
          "longest are unloaded (default: 7/8 of the free memory)",
          OPT_INT, &a->max_memory, 1, 1 << 24},
         {0, "load-time", "S", "several models: maximum seconds to wait for one (default 300)",
-         OPT_REAL, &a->load_s, 0, 86400}};
+         OPT_REAL, &a->load_s, 0, 86400, .rare = true}};
     struct opt_group group = model_options(&a->model, MODEL_RUN);
     size_t n = 0;
     while (group.opt[n].name) n++;
@@ -208,12 +209,12 @@ static int read_args(const struct command *command, int argc, char **argv, struc
              {0, "queue", "N", "maximum number of answers that wait (default 64)", OPT_INT,
               &a->queue, 1, 1024},
              {0, "queue-time", "S", "maximum seconds in the queue (default 60)", OPT_REAL,
-              &a->queue_s, 0, 86400},
+              &a->queue_s, 0, 86400, .rare = true},
              {0, "time-limit", "S", "maximum seconds of work on an answer (default 600)", OPT_REAL,
               &a->time_s, 0.001, 86400},
              {0, "slice", "MS",
               "while a prompt is prefilled, other answers decode at least every MS (default 50)",
-              OPT_REAL, &a->slice_ms, 0, 60000},
+              OPT_REAL, &a->slice_ms, 0, 60000, .rare = true},
              draft_option(&a->draft),
          }},
     };

@@ -47,33 +47,33 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
          {0, "weights", "KIND",
           "shipped (default): as stored in the file; f32: dequantized and slow, but activations "
           "are not rounded, so that small errors of a cache can be seen",
-          OPT_TEXT, &args->weights, .complete = "shipped f32"}},
+          OPT_TEXT, &args->weights, .complete = "shipped f32", .rare = true}},
         {MODEL_RUN | planned | shown,
          {0, "device", "NAME",
           "device that computes the last layers: one of 'lowkey info', or rpc:HOST:PORT (default: "
           "cpu)",
-          OPT_TEXT, &args->device}},
+          OPT_TEXT, &args->device, .rare = true}},
         {MODEL_RUN | planned | shown,
          {0, "layers", "N", "layers that the device computes (default: all)", OPT_INT,
-          &args->layers, 1, 1024}},
+          &args->layers, 1, 1024, .rare = true}},
         {MODEL_RUN | planned,
          {0, "cache-device", "NAME",
           "device that holds the cache and attends to it: one of 'lowkey info', or cpu (default: "
           "as --device if it can, else cpu)",
-          OPT_TEXT, &args->cache_device}},
+          OPT_TEXT, &args->cache_device, .rare = true}},
         {MODEL_RUN | planned,
-         {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG,
-          &args->no_mmap}},
+         {0, "no-mmap", NULL, "read the model file instead of mapping it", OPT_FLAG, &args->no_mmap,
+          .rare = true}},
         {MODEL_RUN | MODEL_RUN_ALONE | shown,
          {0, "kernels", "NAME",
           "attention kernels: reference, avx2, avxvnni, avx512, avx512vbmi, amx or neon (default: "
           "the fastest of this CPU)",
-          OPT_TEXT, &args->kernels,
-          .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon"}},
+          OPT_TEXT, &args->kernels, .complete = "reference avx2 avxvnni avx512 avx512vbmi amx neon",
+          .rare = true}},
         {MODEL_RUN | planned,
          {0, "stages", "N",
           "divide the layers over N stages of ranks (default 1; see docs/cluster.md)", OPT_INT,
-          &args->stages, 1, 64}},
+          &args->stages, 1, 64, .rare = true}},
     };
     struct opt_group group = {"Model", {{0}}};
     size_t n = 0;

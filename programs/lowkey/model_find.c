@@ -129,8 +129,8 @@ static int fetch_default_model(const struct default_model *model, const char *pa
     bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     if (!terminal || !ask_to_download(model)) {
         int status = print_error("no model: give one with -m FILE.gguf, or download %s (%s) with "
-                                 "%s %s",
-                                 model->name, model->size, script, model->name);
+                                 "'lowkey pull %s'",
+                                 model->name, model->size, model->name);
         free(script);
         return interrupted() ? STATUS_INTERRUPTED : status;
     }

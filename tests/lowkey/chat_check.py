@@ -341,9 +341,10 @@ def save_and_load():
         c.command(b"/save kept", rb"saved to kept")
         c.ask(b"two")
         c.command(b"/save", rb"saved to kept")
-        c.command(b"/save tiny.gguf", rb"tiny.gguf exists; /save! tiny.gguf replaces it")
-        c.command(b"/save! tiny.gguf", rb"lowkey: ")  # not a session
+        for command in (b"/save", b"/save!"):
+            c.command(command + b" tiny.gguf", rb"tiny.gguf is not a saved session, and is never replaced")
     with chat("-n", "8", "--greedy") as c:
+        c.command(b"/save kept", rb"kept exists; /save! kept replaces it")
         c.command(b"/load kept", rb"kept: 2 questions, \d+ tokens")
         c.ask(b"three")
         c.command(b"/save! kept", rb"saved to kept")

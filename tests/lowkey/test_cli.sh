@@ -258,7 +258,7 @@ typed() {
   echo "$1" | default_lowkey cache python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' "${@:2}"
 }
 default_lowkey cache build/lowkey chat </dev/null && fail "chat downloads without asking"
-grep -qE '^lowkey: no model: give one with -m FILE.gguf, or download .* MiB\) with .*fetch-model [a-z0-9.-]+$' err ||
+grep -qE "^lowkey: no model: give one with -m FILE.gguf, or download .* MiB\\) with 'lowkey pull [a-z0-9.-]+'$" err ||
   fail "chat does not say how to download the model: $(cat err)"
 grep -q '^fetching' err && fail "chat downloads without asking"
 typed n build/lowkey run -p Hello -n 1 && fail "run goes on without a model: $(cat out)"
