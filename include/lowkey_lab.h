@@ -580,6 +580,10 @@ void lk_tune_free(lk_tune *tune);
  * LK_E_NOMEM. */
 lk_status lk_tune_measure(lk_tune *tune, lk_err *err);
 
+/* Change opts->fast for what is solved from now on. After lk_tune_measure, nothing is measured
+ * again. LK_E_NOMEM. */
+lk_status lk_tune_set_fast(lk_tune *tune, bool fast, lk_err *err);
+
 /* KL that a side (0: K, 1: V) of a layer alone costs at 1 to 6 or 8 bits: the sum of those of its
  * head groups, measured or interpolated. 0 before lk_tune_measure, and for other arguments. */
 double lk_tune_kl(const lk_tune *tune, int32_t layer, int side, int bits);
@@ -598,14 +602,10 @@ lk_status lk_tune_solve(lk_tune *tune, uint64_t max_bytes, lk_tuned *out, lk_err
 /* The same, with the size of the recipe `like`: no larger than it in the plan at n_ctx tokens. If
  * these are the tokens of a chunk, and groups were not estimated, it is also no larger when both
  * are measured: while a text is evaluated step by step, blocks are partly filled, and a cache with
- * many codecs is up to some percent larger than its plan. */
-lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out, lk_err *err);
-
-/* The same for n recipes: tuned[i] has the size of like[i], and result[i] is like[i]'s, measured on
- * the same text. One prompt serves all that is measured in the first round. tuned: [n], whose
- * recipes are owned by the caller, unless it fails. */
-lk_status lk_tune_solve_like_all(lk_tune *tune, const lk_recipe *const *like, size_t n,
-                                 lk_tuned *tuned, lk_compare_result *result, lk_err *err);
+ * many codecs is up to some percent larger than its plan. of_like: `like`, measured on the same
+ * text, or NULL. */
+lk_status lk_tune_solve_like(lk_tune *tune, const lk_recipe *like, lk_tuned *out,
+                             lk_compare_result *of_like, lk_err *err);
 
 /* Find a small recipe whose measured KL is at most max_kl. LK_E_ARG if none is found. */
 lk_status lk_tune_solve_kl(lk_tune *tune, double max_kl, lk_tuned *out, lk_err *err);

@@ -3,27 +3,13 @@
 
 #include "base/err.h"
 #include "base/hash.h"
-#include "engine/session_state.h"
 #include "model/blocks.h"
+#include "tune/prompts.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOVE_ROWS = 64 };
-
-/* Probabilities below this are left out of a KL. */
-static const float min_probability = 1e-6f;
-
-/* What the full cache predicts after one token: the tokens that are likely. */
-struct prediction {
-    size_t first, n;  /* in estimate.likely */
-    double log_total; /* logarithm of the sum of their exponentials */
-};
-
-struct likely {
-    int32_t token;
-    float logit;
-};
+enum { MOVE_ROWS = 64, ANCHOR_QUERIES = 32 };
 
 /* Attention of one layer, of the tokens that are scored. */
 struct layer_call {
@@ -41,23 +27,21 @@ struct estimate {
     struct lk_ledger ledger;
     const struct lk_measure *m;
     const struct lk_tune_model *loss;
+    struct lk_prompts *prompts;
     double (*kl)[2][LK_TUNE_N_RECENT]; /* [n_group] sums over chunks; the newest are exact */
     int bits;
-    uint64_t chunk_id; /* of this chunk's anchors in the log */
-    lk_recipe *recipe[2];
-    lk_session *full, *coded, *run; /* run: a copy of `full` that evaluates the scored tokens */
-    size_t n_prompt, n_query, n_chunk, n_vocab, n_q, n_out, n_row, n_move;
-    struct layer_call *call;       /* [n_layer] */
-    float *q;                      /* [n_q] queries of all layers */
-    float *exact;                  /* [n_row] rows of one side of a layer as they were */
-    float *move;                   /* [MOVE_ROWS][widest head] */
-    float *before, *after;         /* [n_out] outputs of a layer's attention */
-    struct prediction *prediction; /* [n_query] */
-    struct likely *likely;         /* [n_likely], room for likely_cap */
-    size_t n_likely, likely_cap;
+    size_t chunk;             /* the current one */
+    uint64_t chunk_id;        /* of its anchors in the log */
+    lk_session *full, *coded; /* the chunk's prompt */
+    size_t n_q, n_out, n_row, n_move;
+    struct layer_call *call;              /* [n_layer] */
+    float *q;                             /* [n_q] queries of all layers */
+    float *exact;                         /* [n_row] rows of one side of a layer as they were */
+    float *move;                          /* [MOVE_ROWS][widest head] */
+    float *before, *after;                /* [n_out] outputs of a layer's attention */
+    lk_prediction *score;                 /* [n_query] */
     double (*power)[2][LK_TUNE_N_RECENT]; /* [n_group] of the output's change, this chunk */
     struct anchor *anchor;                /* [n_layer] this chunk */
-    uint64_t done, total;                 /* tokens */
 };
 
 /* ---- memory ---- */
@@ -68,75 +52,43 @@ static void count_floats(struct estimate *e) {
     struct lk_cache_shape shape = lk_model_cache_shape(e->m->model);
     size_t width = lk_cache_width(&shape, LK_K), v = lk_cache_width(&shape, LK_V);
     size_t d = hp->d_head > hp->d_head_swa ? (size_t)hp->d_head : (size_t)hp->d_head_swa;
-    e->n_out = e->n_query * (size_t)hp->n_head * d;
-    e->n_q = (size_t)shape.n_layer * e->n_query * (size_t)hp->n_head * (d + (size_t)hp->d_rope);
-    e->n_row = e->n_prompt * (width > v ? width : v);
+    size_t n_query = e->prompts->n_query;
+    e->n_out = n_query * (size_t)hp->n_head * d;
+    e->n_q = (size_t)shape.n_layer * n_query * (size_t)hp->n_head * (d + (size_t)hp->d_rope);
+    e->n_row = e->prompts->n_prompt * (width > v ? width : v);
     e->n_move = MOVE_ROWS * d;
 }
 
 static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
     count_floats(e);
-    e->likely_cap = e->n_query * e->n_vocab;
     e->call = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->call);
     e->q = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_q * sizeof *e->q);
     e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_row * sizeof *e->exact);
     e->move = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_move * sizeof *e->move);
     e->before = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->before);
     e->after = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->after);
-    e->prediction = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_query * sizeof *e->prediction);
-    e->likely = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->likely_cap * sizeof *e->likely);
+    e->score = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->prompts->n_query * sizeof *e->score);
     e->power = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_group * sizeof *e->power);
     e->anchor = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->anchor);
-    if (e->call && e->q && e->exact && e->move && e->before && e->after && e->prediction &&
-        e->likely && e->power && e->anchor)
+    if (e->call && e->q && e->exact && e->move && e->before && e->after && e->score && e->power &&
+        e->anchor)
         return LK_OK;
-    return lk_fail(err, LK_E_NOMEM, "no memory to estimate losses on %zu tokens", e->n_prompt);
+    return lk_fail(err, LK_E_NOMEM, "no memory to estimate losses on %zu tokens",
+                   e->prompts->n_prompt);
 }
 
-static void close_estimate(struct estimate *e) {
+static void free_arrays(struct estimate *e) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->anchor, n_layer * sizeof *e->anchor);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->power, n_group * sizeof *e->power);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->likely, e->likely_cap * sizeof *e->likely);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->prediction, e->n_query * sizeof *e->prediction);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->score, e->prompts->n_query * sizeof *e->score);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->after, e->n_out * sizeof *e->after);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->before, e->n_out * sizeof *e->before);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->move, e->n_move * sizeof *e->move);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, e->n_row * sizeof *e->exact);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->q, e->n_q * sizeof *e->q);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->call, n_layer * sizeof *e->call);
-    lk_session_free(e->run);
-    lk_session_free(e->coded);
-    lk_session_free(e->full);
-    for (int i = 0; i < 2; i++) lk_recipe_free(e->recipe[i]);
-}
-
-static bool report(struct estimate *e, uint64_t more) {
-    return !e->m->progress || e->m->progress(e->m->user, e->done + more, e->total);
-}
-
-/* lk_progress of the prompt. */
-static bool prompt_progress(void *user, uint64_t done, uint64_t total) {
-    struct estimate *e = user;
-    return report(e, total ? e->n_prompt * done / total : 0);
-}
-
-static lk_status open_sessions(struct estimate *e, lk_err *err) {
-    struct lk_buf text = {0};
-    lk_session_opts opts = {
-        .n_ctx = (int32_t)(e->n_prompt + e->n_query), .progress = prompt_progress, .user = e};
-    lk_buf_append_str(&text, "sink 4: f16; body: ");
-    lk_tune_print_codec(&text, e->bits, LK_TUNE_TRELLIS);
-    lk_buf_append_str(&text, "; window 32: f16");
-    lk_status status = text.failed ? lk_fail(err, LK_E_NOMEM, "no memory for a recipe")
-                                   : lk_recipe_parse(&e->recipe[1], text.at, err);
-    lk_buf_free(&text);
-    if (!status) status = lk_recipe_parse(&e->recipe[0], "f16", err);
-    if (!status) status = lk_session_new(&e->full, e->m->model, e->recipe[0], &opts, err);
-    if (!status) status = lk_session_new(&e->coded, e->m->model, e->recipe[1], &opts, err);
-    opts.progress = NULL;
-    return status ? status : lk_session_new(&e->run, e->m->model, e->recipe[0], &opts, err);
 }
 
 /* ---- rows ---- */
@@ -209,84 +161,44 @@ static void write_coded(struct estimate *e, const struct rows *r, float factor) 
         }
 }
 
-/* ---- predictions ---- */
+/* ---- anchors ---- */
 
-/* Keep what the full cache predicts. */
-static void keep_predictions(struct estimate *e) {
-    e->n_likely = 0;
-    for (size_t i = 0; i < e->n_query; i++) {
-        const float *logits = lk_session_logits(e->run, (int32_t)i);
-        float max = logits[0], least;
-        for (size_t t = 1; t < e->n_vocab; t++) max = fmaxf(max, logits[t]);
-        least = max + logf(min_probability);
-        double sum = 0;
-        struct prediction *p = &e->prediction[i];
-        *p = (struct prediction){.first = e->n_likely};
-        for (size_t t = 0; t < e->n_vocab; t++) {
-            if (logits[t] < least) continue;
-            e->likely[e->n_likely++] = (struct likely){(int32_t)t, logits[t]};
-            sum += exp((double)logits[t] - max);
-        }
-        p->n = e->n_likely - p->first;
-        p->log_total = max + log(sum);
-    }
-}
-
-/* Mean KL(full || run) of the predictions. */
-static double prediction_kl(const struct estimate *e) {
-    double kl = 0;
-    for (size_t i = 0; i < e->n_query; i++) {
-        const float *logits = lk_session_logits(e->run, (int32_t)i);
-        const struct prediction *p = &e->prediction[i];
-        const struct likely *likely = e->likely + p->first;
-        double max = -INFINITY, total = 0, mean = 0;
-        for (size_t k = 0; k < p->n; k++) max = fmax(max, logits[likely[k].token]);
-        for (size_t k = 0; k < p->n; k++) {
-            double logit = logits[likely[k].token];
-            total += exp(logit - max);
-            mean += exp(likely[k].logit - p->log_total) * (likely[k].logit - logit);
-        }
-        kl += fmax(mean - p->log_total + max + log(total), 0);
-    }
-    return kl / (double)e->n_query;
-}
-
-/* Evaluate the scored tokens after what `full` holds now. */
-static lk_status evaluate(struct estimate *e, const int32_t *tok, lk_err *err) {
-    lk_status status = lk_session_copy(e->run, e->full, err);
-    if (!status) status = lk_session_eval(e->run, tok + e->n_prompt, e->n_query, true, err);
-    e->done += e->n_query;
-    if (!status && !report(e, 0)) status = lk_fail(err, LK_E_CANCELLED, "cancelled");
-    return status;
+/* Predictions that an anchor's KL is the mean of. */
+static size_t n_anchor(const struct estimate *e) {
+    return e->prompts->n_query < ANCHOR_QUERIES ? e->prompts->n_query : ANCHOR_QUERIES;
 }
 
 /* Measure the KL if errors of V in a layer are multiplied by `factor`. */
-static lk_status measure_kl(struct estimate *e, int layer, float factor, const int32_t *tok,
-                            double *kl, lk_err *err) {
+static lk_status measure_kl(struct estimate *e, int layer, float factor, double *kl, lk_err *err) {
     struct rows r = {.kv = &e->full->cache->kv[layer][LK_V], .layer = layer};
+    size_t n = n_anchor(e);
+    double sum = 0;
     find_coded(e, layer, LK_V, &r.a, &r.b);
     r.first = r.a;
     read_exact(e, r.kv, r.a, r.b);
     write_coded(e, &r, factor);
-    lk_status status = evaluate(e, tok, err);
+    lk_status status = lk_session_copy(e->prompts->run, e->full, err);
+    if (!status)
+        status = lk_prompts_score(e->prompts, e->chunk, e->prompts->run, n, false, e->score, err);
     write_exact(e, r.kv, r.a, r.b);
-    if (!status) *kl = prediction_kl(e);
+    for (size_t i = 0; !status && i < n; i++) sum += e->score[i].kl;
+    *kl = sum / (double)n;
     return status;
 }
 
 /* Find a factor with which the KL is large compared with what rounded activations cause, and still
  * quadratic in errors. */
-static lk_status measure_anchor(struct estimate *e, int layer, const int32_t *tok, lk_err *err) {
+static lk_status measure_anchor(struct estimate *e, int layer, lk_err *err) {
     const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
     const float first_factor = 16, max_factor = 64;
     struct anchor *a = &e->anchor[layer];
     a->factor = first_factor;
-    lk_status status = measure_kl(e, layer, a->factor, tok, &a->kl, err);
+    lk_status status = measure_kl(e, layer, a->factor, &a->kl, err);
     if (status || (a->kl >= min_kl && a->kl <= max_kl)) return status;
     float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
     a->factor = fminf(fmaxf(factor, 1), max_factor);
-    e->done -= e->n_query; /* counts once */
-    return measure_kl(e, layer, a->factor, tok, &a->kl, err);
+    e->prompts->done -= n_anchor(e); /* counts once */
+    return measure_kl(e, layer, a->factor, &a->kl, err);
 }
 
 /* The text of a recipe that quantizes one side of a group, but for the newest rows. */
@@ -304,13 +216,13 @@ static const char *print_recipe(const struct estimate *e, const struct lk_tune_g
 /* The factor of an anchor stands in place of the perplexity. */
 static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe, double kl,
                             float factor, lk_err *err) {
-    lk_compare_result result = {.kl_mean = kl, .ppl = factor, .n_scored = e->n_query};
+    lk_compare_result result = {.kl_mean = kl, .ppl = factor, .n_scored = n_anchor(e)};
     return recipe ? lk_tune_log_add(e->m->log, id, recipe, &result, err)
                   : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
 }
 
 /* Measure the anchor of each layer, unless the log has it. */
-static lk_status measure_anchors(struct estimate *e, const int32_t *tok, lk_err *err) {
+static lk_status measure_anchors(struct estimate *e, lk_err *err) {
     lk_status status = LK_OK;
     struct lk_buf text = {0};
     for (int layer = 0; !status && layer < e->loss->n_layer; layer++) {
@@ -321,10 +233,10 @@ static lk_status measure_anchors(struct estimate *e, const int32_t *tok, lk_err 
         struct anchor *a = &e->anchor[layer];
         if (known) {
             *a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
-            e->done += e->n_query;
+            e->prompts->done += n_anchor(e);
             continue;
         }
-        status = measure_anchor(e, layer, tok, err);
+        status = measure_anchor(e, layer, err);
         if (!status) status = add_to_log(e, e->chunk_id, recipe, a->kl, a->factor, err);
         if (!status) status = lk_tune_log_save(e->m->log, err);
     }
@@ -422,7 +334,7 @@ static lk_status find_power(struct estimate *e, struct product *p, int layer, do
 /* Replace the rows of a side from the oldest on, until all are, and see what each step changes. */
 static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
                               lk_err *err) {
-    struct rows r = {.kv = &e->run->cache->kv[layer][side], .layer = layer};
+    struct rows r = {.kv = &e->prompts->run->cache->kv[layer][side], .layer = layer};
     double *power = e->power[p->first][side];
     const size_t stride = sizeof e->power[0] / sizeof *power;
     int64_t end;
@@ -433,7 +345,7 @@ static lk_status measure_side(struct estimate *e, struct product *p, int layer, 
     r.first = r.a;
     read_exact(e, r.kv, r.first, end);
     for (int i = LK_TUNE_N_RECENT - 1; !status && i >= 0; i--, r.a = r.b) {
-        r.b = (int64_t)(e->n_prompt * (size_t)(100 - lk_tune_recent_at[i]) / 100);
+        r.b = (int64_t)(e->prompts->n_prompt * (size_t)(100 - lk_tune_recent_at[i]) / 100);
         if (r.b < r.a) r.b = r.a;
         if (r.b > end || i == 0) r.b = end;
         write_coded(e, &r, 1);
@@ -487,7 +399,7 @@ static void add_chunk(struct estimate *e) {
     const double of_k = 1.4; /* errors of K change the weights of all rows in common */
     for (int group = 0; group < e->loss->n_group; group++)
         for (int side = 0; side < 2; side++) {
-            double cost = smooth_cost(e, e->loss->group[group].layer) / (double)e->n_chunk;
+            double cost = smooth_cost(e, e->loss->group[group].layer) / (double)e->prompts->n_chunk;
             for (int i = 0; i < LK_TUNE_N_RECENT; i++)
                 e->kl[group][side][i] +=
                     cost * (side == LK_K ? of_k : 1) * e->power[group][side][i];
@@ -495,38 +407,45 @@ static void add_chunk(struct estimate *e) {
 }
 
 /* Evaluate with the exact rows, and keep the calls of attention. */
-static lk_status evaluate_exact(struct estimate *e, const int32_t *tok, lk_err *err) {
-    e->run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
-    lk_status status = evaluate(e, tok, err);
-    e->run->watch = (struct lk_watch){0};
+static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
+    lk_session *run = e->prompts->run;
+    size_t n = e->prompts->n_query;
+    lk_status status = lk_session_copy(run, e->full, err);
+    run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
+    if (!status)
+        status = lk_session_eval(run, lk_prompts_tok(e->prompts, e->chunk) + e->prompts->n_prompt,
+                                 n, false, err);
+    run->watch = (struct lk_watch){0};
+    e->prompts->done += n;
     return status;
 }
 
-static lk_status estimate_chunk(struct estimate *e, const int32_t *tok, lk_err *err) {
-    lk_session *const both[] = {e->full, e->coded};
-    e->chunk_id = lk_fnv1a(LK_FNV1A_INIT, tok, (e->n_prompt + e->n_query) * sizeof *tok);
-    lk_status status = lk_prefill_all(both, 2, tok, e->n_prompt, err);
-    e->done += e->n_prompt;
-    if (!status) status = evaluate_exact(e, tok, err);
-    if (!status) keep_predictions(e);
+static lk_status estimate_chunk(struct estimate *e, lk_err *err) {
+    const struct lk_prompt *c = &e->prompts->chunk[e->chunk];
+    size_t n_tok = e->prompts->n_prompt + e->prompts->n_query;
+    e->chunk_id =
+        lk_fnv1a(LK_FNV1A_INIT, lk_prompts_tok(e->prompts, e->chunk), n_tok * sizeof(int32_t));
+    lk_status status = lk_prompts_compute_prompt(e->prompts, e->chunk, err);
+    if (status) return status;
+    e->full = c->full;
+    e->coded = c->coded;
+    status = evaluate_exact(e, err);
     if (!status) status = measure_outputs(e, err);
-    if (!status) status = measure_anchors(e, tok, err);
+    if (!status) status = lk_prompts_predict(e->prompts, e->chunk, err);
+    if (!status) status = measure_anchors(e, err);
     if (!status) add_chunk(e);
     return status;
 }
 
-static lk_status estimate_all(struct estimate *e, const struct lk_measure_text *text, lk_err *err) {
-    size_t chunk = (size_t)text->chunk;
-    e->n_query = (size_t)text->n_scored;
-    e->n_prompt = chunk - e->n_query;
-    e->n_chunk = text->n_tok / chunk;
-    e->n_vocab = (size_t)e->m->model->net->hp.n_vocab;
-    e->total = e->n_chunk * (e->n_prompt + e->n_query * (1 + (uint64_t)e->loss->n_layer));
+static lk_status estimate_all(struct estimate *e, lk_err *err) {
+    struct lk_prompts *h = e->prompts;
+    h->done = 0;
+    h->total =
+        h->n_chunk * (h->n_prompt + 2 * h->n_query + (uint64_t)e->loss->n_layer * n_anchor(e));
     lk_status status = alloc_arrays(e, err);
-    if (!status) status = open_sessions(e, err);
-    for (size_t i = 0; !status && i < e->n_chunk; i++)
-        status = estimate_chunk(e, text->tok + i * chunk, err);
-    close_estimate(e);
+    for (e->chunk = 0; !status && e->chunk < h->n_chunk; e->chunk++)
+        status = estimate_chunk(e, err);
+    free_arrays(e);
     return status;
 }
 
@@ -563,14 +482,14 @@ lk_status lk_estimate_groups(struct lk_tune *t, lk_err *err) {
     struct lk_tune_model *loss = &t->loss;
     struct lk_measure measure = lk_tune_measure_of(t);
     size_t bytes = (size_t)loss->n_group * sizeof(double[2][LK_TUNE_N_RECENT]);
-    struct estimate e = {.m = &measure, .loss = loss, .bits = t->bits[0]};
+    struct estimate e = {.m = &measure, .loss = loss, .prompts = t->prompts, .bits = t->bits[0]};
     uint64_t id = lk_fnv1a(t->probes.id, &e.bits, sizeof e.bits);
     lk_status status = LK_OK;
     e.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, bytes);
     if (!e.kl) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", loss->n_group);
     if (!find_estimate(&e, id)) {
         memset(e.kl, 0, bytes);
-        status = estimate_all(&e, &t->probes, err);
+        status = estimate_all(&e, err);
         if (!status) status = log_estimate(&e, id, err);
     }
     for (int group = 0; !status && group < loss->n_group; group++) {

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/hash.h"
+#include "tune/prompts.h"
 
 #include <string.h>
 
@@ -72,6 +73,17 @@ static lk_status measure_group(struct group *g, const struct lk_measure_text *te
     return status ? status : lk_tune_log_save(g->m->log, err);
 }
 
+/* Measure a recipe with prompts that are held. */
+static lk_status measure_held(const struct lk_measure *m, const lk_recipe *recipe, const char *name,
+                              uint64_t done, uint64_t total, lk_err *err) {
+    lk_compare_result result;
+    m->prompts->done = done;
+    m->prompts->total = total;
+    lk_status status = lk_prompts_measure(m->prompts, recipe, &result, err);
+    if (!status) status = lk_tune_log_add(m->log, m->prompts->id, name, &result, err);
+    return status ? status : lk_tune_log_save(m->log, err);
+}
+
 static void empty_group(struct group *g, uint64_t n_tok) {
     g->done += g->n * n_tok;
     for (size_t i = 0; i < g->n; i++) lk_recipe_free(g->recipe[i]);
@@ -93,6 +105,15 @@ lk_status lk_measure_set(const struct lk_measure *m, const struct lk_measure_tex
         }
         status = lk_recipe_parse(&g.recipe[g.n], recipe[i].at, err);
         if (status) break;
+        if (m->prompts && m->prompts->id == text->id) {
+            status = measure_held(m, g.recipe[g.n], recipe[i].at, g.done, g.total, err);
+            if (status != LK_E_UNSUPPORTED) {
+                lk_recipe_free(g.recipe[g.n]);
+                g.done += text->n_tok;
+                continue;
+            }
+            status = LK_OK;
+        }
         g.text[g.n++] = recipe[i].at;
         if (g.n < max_group) continue;
         status = measure_group(&g, text, err);
@@ -108,7 +129,13 @@ struct lk_measure lk_tune_measure_of(struct lk_tune *t) {
                                .log = &t->log,
                                .max_bytes = t->opts.max_bytes,
                                .progress = t->opts.progress,
-                               .user = t->opts.user};
+                               .user = t->opts.user,
+                               .prompts = t->prompts};
+}
+
+lk_status lk_tune_hold(struct lk_tune *t, lk_err *err) {
+    struct lk_measure measure = lk_tune_measure_of(t);
+    return t->prompts ? LK_OK : lk_prompts_new(&t->prompts, &measure, &t->recipes, t->bits[0], err);
 }
 
 double lk_tune_measured_kl(const struct lk_tune *t, const struct lk_measure_text *text,

@@ -1,7 +1,7 @@
 /* Measuring a list of recipes on one text, in groups that fit the memory, with a log of results.
  *
  * Each group is one lk_compare: the full cache's logits are computed once for the group, and only
- * those of one step are held. After each group the log is saved. */
+ * the logits of one step are held. After each group the log is saved. */
 #ifndef LK_TUNE_MEASURE_SET_H
 #define LK_TUNE_MEASURE_SET_H
 
@@ -23,6 +23,8 @@ struct lk_measure_text {
 struct lk_measure_text lk_measure_text_of(const int32_t *tok, size_t n_tok, int32_t chunk,
                                           int32_t n_scored, bool prompt);
 
+struct lk_prompts;
+
 /* Who measures. */
 struct lk_measure {
     lk_model *model;
@@ -30,6 +32,8 @@ struct lk_measure {
     uint64_t max_bytes; /* limit for the sessions of a group */
     lk_progress progress;
     void *user;
+    struct lk_prompts
+        *prompts; /* the chunks' prompts (prompts.h), or NULL: compute prompts for each group */
 };
 
 /* Measure recipe[0..n), texts of recipes, unless the log has them: afterwards it has all of them.
@@ -51,7 +55,12 @@ struct lk_tune {
     struct lk_tune_model loss;
     struct lk_tune_cost cost[LK_TUNE_N_RECENT];
     bool measured;
+    struct lk_prompts *prompts; /* prompts of an estimate's chunks; NULL: none are needed yet */
 };
+
+/* Hold the prompts of t->probes, if they are not. Their sessions are made when they are needed.
+ * LK_E_NOMEM. */
+lk_status lk_tune_hold(struct lk_tune *t, lk_err *err);
 
 /* How lk_measure_set measures for this run. */
 struct lk_measure lk_tune_measure_of(struct lk_tune *t);

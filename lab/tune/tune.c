@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "engine/model.h"
 #include "tune/estimate.h"
+#include "tune/prompts.h"
 #include "tune/tune_search.h"
 
 #include <math.h>
@@ -52,9 +53,11 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
         return lk_fail(err, LK_E_ARG, "a layer can have 1 to %d head groups", LK_TUNE_MAX_GROUP);
     if (!is_bits(o->min_k_bits))
         return lk_fail(err, LK_E_ARG, "keys cannot have %d bits; give 1 to 6 or 8", o->min_k_bits);
-    if (o->n_scored < 0 || o->n_scored >= o->chunk)
+    int32_t most = o->chunk - 1 - o->estimate; /* an estimate needs a prompt */
+    if (o->n_scored < 0 || o->n_scored > most)
         return lk_fail(err, LK_E_ARG, "%d predictions of a chunk cannot be scored; give 1 to %d",
-                       o->n_scored, o->chunk - 1);
+                       o->n_scored, most);
+    if (o->estimate && o->no_prompt) return lk_fail(err, LK_E_ARG, "an estimate needs prompts");
     if (o->n_bits > LK_TUNE_MAX_PROBE)
         return lk_fail(err, LK_E_ARG, "at most %d numbers of bits can be measured",
                        LK_TUNE_MAX_PROBE);
@@ -149,6 +152,7 @@ lk_status lk_tune_new(lk_tune **out, lk_model *model, const int32_t *tok, size_t
 void lk_tune_free(lk_tune *t) {
     if (!t) return;
     size_t n = (size_t)t->loss.n_group;
+    lk_prompts_free(t->prompts);
     lk_tune_log_close(&t->log);
     for (int i = 0; i < LK_TUNE_N_RECENT; i++)
         lk_release(&t->ledger, LK_FOR_OTHER, t->cost[i].part, n * sizeof *t->cost[i].part);
@@ -230,9 +234,17 @@ static lk_status measure_groups(struct lk_tune *t, lk_err *err) {
 }
 
 lk_status lk_tune_measure(lk_tune *t, lk_err *err) {
-    lk_status status = t->opts.estimate ? lk_estimate_groups(t, err) : measure_groups(t, err);
+    lk_status status = LK_OK;
+    if (t->opts.estimate) status = lk_tune_hold(t, err);
+    if (!status) status = t->opts.estimate ? lk_estimate_groups(t, err) : measure_groups(t, err);
     t->measured = !status;
     return status;
+}
+
+lk_status lk_tune_set_fast(lk_tune *t, bool fast, lk_err *err) {
+    t->loss.trellis = fast ? LK_TUNE_NO_TRELLIS : LK_TUNE_TRELLIS;
+    lk_status status = count_costs(t, err);
+    return status || !t->measured ? status : lk_tune_measure(t, err);
 }
 
 double lk_tune_kl(const lk_tune *t, int32_t layer, int side, int bits) {
@@ -276,57 +288,21 @@ lk_status lk_tune_solve(lk_tune *t, uint64_t max_bytes, lk_tuned *out, lk_err *e
     return solve(t, max_bytes, 0, out, err);
 }
 
-/* Append the texts of what lk_tune_solve measures first for a size; text: room for
- * LK_TUNE_MAX_CANDIDATE more. */
-static lk_status append_candidates(lk_tune *t, uint64_t max_bytes, struct lk_buf *text, size_t *n,
-                                   lk_err *err) {
-    struct lk_tune_search s;
-    lk_status status = lk_tune_search_open(&s, t, max_bytes, err);
-    if (!status) status = lk_tune_search_extend(&s, err);
-    for (size_t i = 0; !status && i < s.n; i++)
-        lk_buf_append_str(&text[(*n)++], lk_buf_cstr(&s.at[i].text));
-    lk_tune_search_close(&s);
-    return status;
-}
-
-lk_status lk_tune_solve_like_all(lk_tune *t, const lk_recipe *const *like, size_t n,
-                                 lk_tuned *tuned, lk_compare_result *result, lk_err *err) {
-    size_t n_text = 0, size = n * (LK_TUNE_MAX_CANDIDATE + 1) * sizeof(struct lk_buf), n_tuned = 0;
-    struct lk_measure measure = lk_tune_measure_of(t);
-    struct lk_buf *text = lk_alloc(&t->ledger, LK_FOR_OTHER, size);
-    lk_plan plan;
-    if (!text) return lk_fail(err, LK_E_NOMEM, "no memory for %zu recipes", n);
-    lk_status status = LK_OK;
-    for (size_t i = 0; !status && i < n; i++) {
-        const char *name = lk_recipe_text(like[i]);
-        lk_buf_append_str(&text[n_text++], name);
-        status = lk_tune_plan(t->model, name, t->opts.n_ctx, &plan, err);
-        if (!status) status = append_candidates(t, plan.cache_bytes, text, &n_text, err);
-    }
-    if (!status) status = lk_measure_set(&measure, &t->recipes, text, n_text, err);
-    for (; !status && n_tuned < n; n_tuned++) {
-        status = lk_tune_solve_like(t, like[n_tuned], &tuned[n_tuned], err);
-        if (status) break;
-        result[n_tuned] = *lk_tune_log_find(&t->log, t->recipes.id, lk_recipe_text(like[n_tuned]));
-    }
-    while (status && n_tuned > 0) lk_recipe_free(tuned[--n_tuned].recipe);
-    for (size_t i = 0; i < n_text; i++) lk_buf_free(&text[i]);
-    lk_release(&t->ledger, LK_FOR_OTHER, text, size);
-    return status;
-}
-
-lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, lk_err *err) {
+lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out,
+                             lk_compare_result *of_like, lk_err *err) {
     enum { ATTEMPTS = 5 };
     struct lk_measure measure = lk_tune_measure_of(t);
     struct lk_buf text = {0};
     lk_plan plan;
+    lk_compare_result result = {0};
     double limit = INFINITY;
     bool found = false, measured = !t->opts.estimate && t->opts.n_ctx == t->opts.chunk;
     lk_buf_append_str(&text, lk_recipe_text(like));
     lk_status status = lk_tune_plan(t->model, text.at, t->opts.n_ctx, &plan, err);
-    if (!status && measured) {
+    if (!status && (measured || of_like)) {
         status = lk_measure_set(&measure, &t->recipes, &text, 1, err);
-        if (!status) limit = lk_tune_log_find(&t->log, t->recipes.id, text.at)->bytes_per_token;
+        if (!status) result = *lk_tune_log_find(&t->log, t->recipes.id, text.at);
+        if (measured) limit = result.bytes_per_token;
     }
     lk_buf_free(&text);
     for (int i = 0; !status && !found && i < ATTEMPTS; i++) {
@@ -344,6 +320,7 @@ lk_status lk_tune_solve_like(lk_tune *t, const lk_recipe *like, lk_tuned *out, l
     if (!status && !found)
         status = lk_fail(err, LK_E_ARG, "no recipe was found that is as small as '%.80s'",
                          lk_recipe_text(like));
+    if (!status && of_like) *of_like = result;
     return status;
 }
 

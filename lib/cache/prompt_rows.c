@@ -162,6 +162,15 @@ static void encode_level(struct lk_cache *cache, struct lk_kv *kv, int i, int he
         move_level(cache, kv, i, from, rows, exact);
 }
 
+void lk_cache_encode_calibrated(struct lk_cache *cache, int layer, enum lk_side side, int head,
+                                const struct lk_kv *exact) {
+    struct lk_kv *kv = &cache->kv[layer][side];
+    if (kv->arena->device && head > 0) return; /* with the first one */
+    for (int i = 0; i < kv->n_level; i++)
+        if (head % kv->level[i].n_head == 0)
+            encode_level(cache, kv, i, head, 0, (struct lk_rows_there){0}, exact);
+}
+
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
                             const struct lk_kv *exact) {
     struct lk_kv *kv = &cache->kv[layer][side];
@@ -169,9 +178,7 @@ void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side
     if (on_device && head > 0) return; /* with the first one */
     for (int h = head; h < (on_device ? kv->n_head : head + 1); h++)
         calibrate_prompt(cache, kv, h, exact);
-    for (int i = 0; i < kv->n_level; i++)
-        if (head % kv->level[i].n_head == 0)
-            encode_level(cache, kv, i, head, 0, (struct lk_rows_there){0}, exact);
+    lk_cache_encode_calibrated(cache, layer, side, head, exact);
 }
 
 int64_t lk_cache_needs_first(const struct lk_cache *cache, int layer, enum lk_side side,

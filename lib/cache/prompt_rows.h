@@ -25,6 +25,11 @@ lk_status lk_cache_alloc_prompt(struct lk_cache *cache, int layer, int64_t n_tok
 void lk_cache_encode_prompt(struct lk_cache *cache, int layer, enum lk_side side, int head,
                             const struct lk_kv *exact);
 
+/* The same with channel statistics that are there already. Of `exact`, only the rows that the cache
+ * keeps are read. */
+void lk_cache_encode_calibrated(struct lk_cache *cache, int layer, enum lk_side side, int head,
+                                const struct lk_kv *exact);
+
 /* Exact rows of a prompt in the memory of the cache's device, which takes commands: f16
  * [n_tok][n_head][d_head] from position 0 on, `stride` numbers from row to row. */
 struct lk_rows_there {

@@ -334,6 +334,63 @@ lk_status lk_prefill_one(struct lk_session *s, const int32_t *tok, size_t n_tok,
     return status;
 }
 
+/* ---- a prompt that another session has computed ---- */
+
+static bool can_recode(const struct lk_session *s, const struct lk_session *calibrated) {
+    if (s->recipe->eager || s->absorb || selects_rows(s) || s->rows.device ||
+        s->cache->shape.place.share.n > 1)
+        return false;
+    for (int k = 0; k < lk_cache_n_kv(s->cache); k++) {
+        const struct lk_kv *kv = lk_cache_kv(s->cache, k), *of = lk_cache_kv(calibrated->cache, k);
+        if (kv->equalizer[1].sigma) return false;
+        if (kv->equalizer[0].sigma &&
+            (!of->equalizer[0].calibrated || kv->side == LK_V ||
+             lk_level_sinks(kv->rule, kv->n_level) != lk_level_sinks(of->rule, of->n_level)))
+            return false;
+    }
+    return true;
+}
+
+static lk_status recode_layers(struct lk_prefill *p, const struct lk_session *exact,
+                               const struct lk_session *calibrated, lk_err *err) {
+    struct lk_pass *pass = &p->s->pass;
+    lk_status status = lk_pass_reset(pass, 1, err);
+    if (!status) lk_pass_add(pass, p->s, 1, 0);
+    if (!status) status = lk_prefill_alloc(p, err);
+    for (int layer = 0; !status && layer < p->net->hp.n_layer; layer++) {
+        status = lk_prefill_prepare_layer(p, layer, err);
+        if (!status && p->job.stores && !p->net->hp.is_recurrent[layer])
+            status = lk_prefill_recode_layer(p, exact->cache, calibrated->cache, err);
+    }
+    return status;
+}
+
+lk_status lk_prefill_recode(struct lk_session *s, const struct lk_session *exact,
+                            const struct lk_session *calibrated, lk_err *err) {
+    struct lk_prefill p = {.s = s,
+                           .session = &s,
+                           .n_session = 1,
+                           .net = s->model->net,
+                           .n_tok = exact->n_tok,
+                           .tok = exact->tok};
+    if (!can_recode(s, calibrated))
+        return lk_fail(err, LK_E_UNSUPPORTED, "'%.80s' cannot be made of a prompt's rows",
+                       lk_recipe_text(s->recipe));
+    lk_session_drop_tokens(s);
+    lk_status status = prepare_session(s, p.n_tok, err);
+    if (!status) status = recode_layers(&p, exact, calibrated, err);
+    if (status) {
+        lk_session_drop_tokens(s);
+    } else {
+        if (s->recurrent) memcpy(s->recurrent, exact->recurrent, lk_recurrent_bytes(&p.net->hp));
+        memcpy(s->tok, exact->tok, p.n_tok * sizeof *s->tok);
+        s->n_tok = p.n_tok;
+    }
+    lk_prefill_free(&p);
+    lk_cache_trim(s->cache);
+    return status;
+}
+
 /* ---- pooling of hidden states ---- */
 
 void lk_pool_rows(const float *x, size_t n_tok, size_t n_embd, lk_pooling pooling, float *out) {

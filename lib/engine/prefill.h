@@ -23,6 +23,15 @@ lk_status lk_prefill_all(struct lk_session *const *session, size_t n, const int3
 lk_status lk_prefill_one(struct lk_session *session, const int32_t *tok, size_t n_tok, lk_err *err);
 lk_status lk_prefill_resume(struct lk_session *session, lk_err *err);
 
+/* Leave `s` as lk_prefill_all would leave it after the tokens of `exact`, bit for bit but without
+ * logits, without computing the prompt. `exact` is a session of an f16 cache that has prefilled it,
+ * and `calibrated` one whose keys are all equalized rows after as many sinks. LK_E_UNSUPPORTED if
+ * the recipe needs more of a prompt than its rows: statistics of values or of latents, or other
+ * numbers of sinks, policies, sums of evicted rows, the path of `eager`; or if the rows are on a
+ * device or divided. LK_E_FULL, LK_E_NOMEM: the session is empty. */
+lk_status lk_prefill_recode(struct lk_session *s, const struct lk_session *exact,
+                            const struct lk_session *calibrated, lk_err *err);
+
 /* Pool the rows of x [n_tok][n_embd] into out [n_embd], and scale the result to length 1. pooling:
  * LK_POOLING_MEAN or LK_POOLING_LAST. */
 void lk_pool_rows(const float *x, size_t n_tok, size_t n_embd, lk_pooling pooling, float *out);

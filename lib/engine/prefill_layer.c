@@ -1,6 +1,7 @@
 /* The exact rows of a layer, and the graph of a chunk of tokens in it. */
 #include "engine/prefill_layer.h"
 
+#include "cache/equalizer.h"
 #include "engine/device_rows.h"
 #include "engine/on_card.h"
 #include "engine/pass.h"
@@ -359,4 +360,67 @@ void lk_prefill_choose_layers(struct lk_prefill *p) {
         p->job = lk_pass_job(&p->s->pass, layer);
         choose_exact(p);
     }
+}
+
+/* ---- rows of another session ---- */
+
+struct recode {
+    struct lk_prefill *p;
+    const struct lk_cache *from;
+};
+
+/* Copies the rows that the other cache holds to their places among the exact rows. */
+static void copy_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst;
+    const struct recode *r = userdata;
+    const struct lk_prefill *p = r->p;
+    int n_head = p->job.heads.n_kv;
+    for (int i = ith; i < 2 * n_head; i += nth) {
+        int side = i / n_head, head = i % n_head;
+        struct lk_exact_rows *exact = &p->exact[side];
+        const struct lk_kv *kv = &r->from->kv[p->job.index][side], *to = kv_of(p, side);
+        size_t stride = lk_kv_width(kv);
+        struct lk_part part = {&lk_codec_f16, side, kv->d_head, (int)p->n_tok, NULL};
+        float *x = to->rows + (size_t)head * kv->d_head; /* scratch of this head */
+        char *block = (char *)exact->rows + head * exact->kv.level[0].head_bytes;
+        for (int64_t pos = kv->first, n; pos < kv->n_tok; pos += n) {
+            n = kv->n_tok - pos < LK_MAX_MOVE ? kv->n_tok - pos : LK_MAX_MOVE;
+            lk_kv_read_positions(kv, pos, pos + n, head, r->from->kernels, x, stride);
+            p->s->model->kernels->encode(&part, block, (int)pos, (int)n, x, stride);
+        }
+    }
+}
+
+/* Encodes them. */
+static void recode_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst;
+    const struct recode *r = userdata;
+    const struct lk_prefill *p = r->p;
+    int n_head = p->job.heads.n_kv;
+    for (int i = ith; i < 2 * n_head; i += nth)
+        lk_cache_encode_calibrated(p->s->cache, p->job.index, i / n_head, i % n_head,
+                                   &p->exact[i / n_head].kv);
+}
+
+lk_status lk_prefill_recode_layer(struct lk_prefill *p, const struct lk_cache *from,
+                                  const struct lk_cache *calibrated, lk_err *err) {
+    struct recode r = {p, from};
+    struct lk_graph *g = &p->graph;
+    struct lk_kv *kv = p->s->cache->kv[p->job.index];
+    for (int side = 0; side < 2; side++) {
+        p->exact[side].kv.n_tok = p->exact[side].kv.count[0].rows = (int64_t)p->n_tok;
+        if (kv[side].equalizer[0].sigma)
+            lk_equalizer_copy(&kv[side].equalizer[0],
+                              &calibrated->kv[p->job.index][side].equalizer[0]);
+    }
+    lk_status status = lk_graph_begin(g, LK_PREFILL_NODES, &p->s->ledger, err);
+    if (status) return status;
+    g->x_in = ggml_new_tensor_1d(g->ctx, GGML_TYPE_F32, 1);
+    ggml_set_input(g->x_in);
+    struct ggml_tensor *copied = lk_graph_effect(g->ctx, copy_node, &g->x_in, 1, &r);
+    g->x_out = lk_graph_effect(g->ctx, recode_node, &copied, 1, &r);
+    ggml_set_output(g->x_out);
+    ggml_build_forward_expand(g->graph, g->x_out);
+    status = lk_graph_finish(g, &p->s->ledger, err);
+    return status ? status : lk_graph_run(g, p->s->model, err);
 }

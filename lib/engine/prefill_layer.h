@@ -20,4 +20,9 @@ lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, s
 lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
                                    lk_err *err);
 
+/* After lk_prefill_prepare_layer: make the layer's rows in p->s those of `from`, an f16 cache of
+ * p->n_tok tokens, with the channel statistics of `calibrated`. LK_E_NOMEM. */
+lk_status lk_prefill_recode_layer(struct lk_prefill *p, const struct lk_cache *from,
+                                  const struct lk_cache *calibrated, lk_err *err);
+
 #endif

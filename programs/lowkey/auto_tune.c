@@ -159,38 +159,32 @@ static int store(const struct auto_tune *a, const struct auto_name *size, const 
     return status;
 }
 
-/* Tune and store n sizes. */
-static int tune_sizes(struct auto_tune *a, const struct auto_name *size, size_t n) {
+/* Tune and store one size. */
+static int tune_size(struct auto_tune *a, const struct auto_name *size, bool fast) {
     lk_err err = {0};
-    lk_recipe *like[AUTO_SIZES] = {0};
-    lk_tuned tuned[AUTO_SIZES] = {0};
-    lk_compare_result result[AUTO_SIZES];
-    int status = open_tune(a);
-    for (size_t i = 0; !status && i < n; i++) status = recipe_open(size[i].preset, &like[i]);
-    if (!status && lk_tune_measure(a->tune, &err)) status = print_lk_error(&err);
-    if (!status &&
-        lk_tune_solve_like_all(a->tune, (const lk_recipe *const *)like, n, tuned, result, &err))
+    lk_recipe *like = NULL;
+    lk_tuned tuned = {0};
+    lk_compare_result of_like;
+    int status = recipe_open(size->preset, &like);
+    if (!status && (lk_tune_set_fast(a->tune, fast, &err) ||
+                    lk_tune_solve_like(a->tune, like, &tuned, &of_like, &err)))
         status = print_lk_error(&err);
-    for (size_t i = 0; !status && i < n; i++)
-        status = store(a, &size[i], like[i], &tuned[i], &result[i]);
-    for (size_t i = 0; i < n; i++) {
-        lk_recipe_free(tuned[i].recipe);
-        lk_recipe_free(like[i]);
-    }
-    lk_tune_free(a->tune);
-    a->tune = NULL;
+    if (!status) status = store(a, size, like, &tuned, &of_like);
+    lk_recipe_free(tuned.recipe);
+    lk_recipe_free(like);
     return status;
 }
 
 int auto_recipes_make(lk_model *model, const struct tokens *text, lk_progress progress,
                       void *user) {
     struct auto_tune a;
+    lk_err err = {0};
     int status = start_tuning(&a, model, text, context_of(model), progress, user);
-    bool slow = a.opts.fast;
-    a.opts.fast = true; /* a trellis gains little at 4 bits */
-    if (!status) status = tune_sizes(&a, auto_names, slow ? AUTO_SIZES : 1);
-    a.opts.fast = slow;
-    if (!status && !slow) status = tune_sizes(&a, auto_names + 1, AUTO_SIZES - 1);
+    if (!status) status = open_tune(&a);
+    if (!status && lk_tune_measure(a.tune, &err)) status = print_lk_error(&err);
+    /* A trellis gains little at 4 bits. */
+    for (int i = 0; !status && i < AUTO_SIZES; i++)
+        status = tune_size(&a, &auto_names[i], i == 0 || a.opts.fast);
     end_tuning(&a);
     return status;
 }

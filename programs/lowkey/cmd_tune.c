@@ -338,7 +338,7 @@ static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress
     progress_end(progress);
     if (!status) {
         *progress = progress_start("measuring recipes");
-        status = like        ? lk_tune_solve_like(tune, like, tuned, &err)
+        status = like        ? lk_tune_solve_like(tune, like, tuned, NULL, &err)
                  : max_bytes ? lk_tune_solve(tune, max_bytes, tuned, &err)
                              : lk_tune_solve_kl(tune, a->max_kl, tuned, &err);
         progress_end(progress);

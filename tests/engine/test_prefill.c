@@ -10,6 +10,7 @@
 #include "support_model.h"
 #include "support_session.h"
 #include "test.h"
+#include "tiny_presets.h"
 
 #include <unistd.h>
 
@@ -425,10 +426,84 @@ static void wrong_files_are_refused(void **state) {
     unlink(path);
 }
 
+/* Rows that are made of another session's exact rows have the bits of an own prefill. */
+static void prompts_are_recoded(void **state) {
+    static const struct {
+        const char *text;
+        bool refused;
+    } of_text[] = {{"f16", false},
+                   {"best-4", false},
+                   {"best-3", false},
+                   {"best-2", false},
+                   {"sink 4: int8; body: k=kivi4 v=rot3; window 96: rot8", false},
+                   {"sink 4: f16; body: rot3; window 32: f16; absorb less", true},
+                   {"sink 4: f16; body: rot3; keep 30% by h2o; window 32: f16", true},
+                   {"sink 4: f16; body: k=kivi4 v=rot3(sigma); window 32: f16", true},
+                   {"rot2(trellis)", true}, /* no sinks */
+                   {"sink 8: f16; body: rot3; window 32: f16", true}};
+    int n_done = 0, n_refused = 0;
+    for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
+        lk_model *model = open_preset(spec->name, CTX, 2);
+        int32_t tok[CTX];
+        struct stop none = {0};
+        random_tokens(tok, CTX, model, 5);
+        lk_session *of[2];
+        lk_recipe *recipe[2], *other;
+        static const char *const source[] = {"f16",
+                                             "sink 4: f16; body: rot2(trellis); window 32: f16"};
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(lk_recipe_parse(&recipe[i], source[i], NULL), LK_OK);
+            of[i] = new_session(model, recipe[i], &none, NULL);
+        }
+        assert_int_equal(lk_prefill_all(of, 2, tok, LONG - 37, NULL), LK_OK);
+        for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++) {
+            lk_err err = {0};
+            lk_session *s[2] = {0};
+            lk_session_opts opts = {.n_ctx = CTX};
+            if (!case_runs(i + (size_t)(spec - tiny_presets)) ||
+                lk_recipe_parse(&other, of_text[i].text, NULL))
+                continue;
+            lk_status status = lk_session_new(&s[0], model, other, &opts, &err);
+            if (!status) status = lk_session_new(&s[1], model, other, &opts, &err);
+            if (status) { /* the model's heads cannot be stored like this */
+                lk_session_free(s[0]);
+                lk_recipe_free(other);
+                continue;
+            }
+            status = lk_prefill_recode(s[0], of[0], of[1], &err);
+            const struct lk_hparams *hp = &model->net->hp;
+            bool short_window = hp->n_swa > 0 && hp->n_swa <= 96; /* nothing is quantized there */
+            bool has_sigma = hp->d_rope == 0;
+            if (!status ? of_text[i].refused && has_sigma : !of_text[i].refused && !short_window)
+                fail_msg("%s: %s: %s", spec->name, of_text[i].text, err.msg);
+            if (status) {
+                assert_int_equal(status, LK_E_UNSUPPORTED);
+                n_refused++;
+            } else {
+                assert_int_equal(lk_prefill_all(&s[1], 1, tok, LONG - 37, NULL), LK_OK);
+                decode(s[0], tok, 3 + ANSWER);
+                decode(s[1], tok, 3 + ANSWER);
+                assert_same_logits(s[0], s[1], spec->name);
+                n_done++;
+            }
+            lk_session_free(s[0]);
+            lk_session_free(s[1]);
+            lk_recipe_free(other);
+        }
+        for (int i = 0; i < 2; i++) {
+            lk_session_free(of[i]);
+            lk_recipe_free(recipe[i]);
+        }
+        lk_model_free(model);
+    }
+    print_message("%d sessions, %d refused\n", n_done, n_refused);
+    assert_true(n_done > 0 && n_refused > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefills_go_on), cmocka_unit_test(other_texts),
-        cmocka_unit_test(other_operations), cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(wrong_files_are_refused)};
+        cmocka_unit_test(prefills_go_on),          cmocka_unit_test(other_texts),
+        cmocka_unit_test(other_operations),        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(wrong_files_are_refused), cmocka_unit_test(prompts_are_recoded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
