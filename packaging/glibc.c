@@ -13,7 +13,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OLD(name) __asm__(".symver old_" #name ", " #name "@GLIBC_2.2.5")
+/* The first version of glibc for the machine. */
+#ifdef __aarch64__
+#define FIRST "GLIBC_2.17"
+#else
+#define FIRST "GLIBC_2.2.5"
+#endif
+#define OLD(name) __asm__(".symver old_" #name ", " #name "@" FIRST)
 OLD(exp);
 OLD(exp2);
 OLD(log);

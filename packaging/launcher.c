@@ -13,14 +13,18 @@
 
 enum { LINE = 16384, NAME = 32, PATH = 4096 };
 
-/* The first line of /proc/cpuinfo with flags, with a blank at its end. */
-static bool read_flags(char flags[LINE]) {
+/* The first line of /proc/cpuinfo with flags ("Features" on AArch64), with a blank at its end.
+ * Without one, flags stays empty. */
+static void read_flags(char flags[LINE]) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     bool found = false;
-    while (file && !found && fgets(flags, LINE - 1, file)) found = strncmp(flags, "flags", 5) == 0;
+    while (file && !found && fgets(flags, LINE - 1, file))
+        found = strncmp(flags, "flags", 5) == 0 || strncmp(flags, "Features", 8) == 0;
     if (file) fclose(file);
-    if (found) flags[strcspn(flags, "\n")] = ' ';
-    return found;
+    if (found)
+        flags[strcspn(flags, "\n")] = ' ';
+    else
+        *flags = 0;
 }
 
 static bool has_all(const char *flags, char *needed) {
@@ -36,8 +40,9 @@ static bool has_all(const char *flags, char *needed) {
 static bool choose_level(const char *path, char level[NAME]) {
     static char flags[LINE], line[LINE];
     FILE *file = fopen(path, "r");
-    bool found = false, known = read_flags(flags);
-    while (known && file && fgets(line, sizeof line, file)) {
+    bool found = false;
+    read_flags(flags);
+    while (file && fgets(line, sizeof line, file)) {
         char *needed = strrchr(line, '|');
         if (*line == '#' || !needed || !has_all(flags, needed + 1)) continue;
         snprintf(level, NAME, "%.*s", (int)strcspn(line, " "), line);

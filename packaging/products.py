@@ -14,7 +14,7 @@ import time
 import tomllib
 import zipfile
 
-from build import DIST, GLIBC, IMAGE_LIBC, WORK, copy, fresh, run, unpack_deb, write
+from build import DIST, GLIBC, WORK, copy, fresh, run, unpack_deb, write
 
 
 def tar_bytes(tree, top, when, special=()):
@@ -41,16 +41,16 @@ def tar_bytes(tree, top, when, special=()):
     return data.getvalue()
 
 
-def make_archive(tree, version, when):
+def make_archive(machine, version, when):
     """Compressed by gzip, which every system has."""
-    name = f"lowkey-{version}-linux-x86_64"
+    name = f"lowkey-{version}-linux-{machine.name}"
     with open(f"{DIST}/{name}.tar.gz", "wb") as file:
-        file.write(gzip.compress(tar_bytes(tree, name, when), 6, mtime=0))
+        file.write(gzip.compress(tar_bytes(f"{machine.work}/tree", name, when), 6, mtime=0))
 
 
-def make_deb(tree, version, when):
-    root = fresh(f"{WORK}/deb")
-    shutil.copytree(tree, f"{root}/usr", symlinks=True, dirs_exist_ok=True)
+def make_deb(machine, version, when):
+    root = fresh(f"{machine.work}/deb")
+    shutil.copytree(f"{machine.work}/tree", f"{root}/usr", symlinks=True, dirs_exist_ok=True)
     doc = f"{root}/usr/share/doc/lowkey"
     os.makedirs(f"{root}/usr/lib/systemd/system")
     with open(f"{root}/usr/share/lowkey/lowkey.service", encoding="utf-8") as file:
@@ -70,22 +70,24 @@ def make_deb(tree, version, when):
         os.remove(path)
         with open(f"{name or path}.gz", "wb") as file:
             file.write(data)
+        os.chmod(f"{name or path}.gz", 0o644)
     size = sum(os.lstat(f"{folder}/{name}").st_size for folder, _, names in os.walk(root) for name in names) // 1024
-    write(f"{root}/DEBIAN/control", f"Package: lowkey\nVersion: {version}\nArchitecture: amd64\nSection: science\nPriority: optional\n"
+    write(f"{root}/DEBIAN/control", f"Package: lowkey\nVersion: {version}\nArchitecture: {machine.debian}\nSection: science\nPriority: optional\n"
           f"Maintainer: The lowkey authors <lowkey@localhost>\nInstalled-Size: {size}\nDepends: libc6 (>= {GLIBC[0]}.{GLIBC[1]})\n"
           "Suggests: python3-pip\nDescription: LLM inference whose key-value cache stays compressed\n"
           " A chat, an OpenAI-compatible server with a web page, a command line and a C library\n"
           " that run GGUF models on the CPU. The cache of keys and values takes a fifth of the\n"
           " memory of an f16 cache, or less.\n")
-    for folder, folders, _ in os.walk(root):
-        for name in folders:
-            os.chmod(f"{folder}/{name}", 0o755)
-    run("dpkg-deb", "-Zxz", "-z1", "--root-owner-group", "--build", root, f"{DIST}/lowkey_{version}_amd64.deb", env={"SOURCE_DATE_EPOCH": str(when)})
+    for folder, _, names in os.walk(root):  # whatever the umask and the times are; dpkg-deb only changes later times
+        os.chmod(folder, 0o755)
+        for path in (f"{folder}/{name}" for name in names):
+            os.utime(path, (when, when), follow_symlinks=False)
+    run("dpkg-deb", "-Zxz", "-z1", "--root-owner-group", "--build", root, f"{DIST}/lowkey_{version}_{machine.debian}.deb", env={"SOURCE_DATE_EPOCH": str(when)})
 
 
-def make_wheel(tree, version, when):
-    source = f"{WORK}/source"
-    tag = f"py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
+def make_wheel(machine, version, when):
+    source, tree = f"{WORK}/source", f"{machine.work}/tree"
+    tag = f"py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine.name}"
     files = {}  # path in the wheel: (bytes, executable)
 
     def add(path, name):
@@ -141,22 +143,22 @@ def make_wheel(tree, version, when):
             wheel.writestr(entry, files[name][0])
 
 
-def make_oci(tree, version, when, commit):
+def make_oci(machine, version, when, commit):
     """An image with one layer, as a tar file of an OCI layout: glibc, and what the .deb has."""
-    root = fresh(f"{WORK}/image")
-    unpack_deb(IMAGE_LIBC, root)
+    root = fresh(f"{machine.work}/image")
+    unpack_deb(machine, machine.image_libc, root)
     for path in ("usr/share/doc/libc6/changelog.Debian.gz", "usr/share/lintian", "etc"):
         full = f"{root}/{path}"
         if os.path.isdir(full):
             shutil.rmtree(full)
         elif os.path.exists(full):
             os.remove(full)
-    shutil.copytree(tree, f"{root}/usr", symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(f"{machine.work}/tree", f"{root}/usr", symlinks=True, dirs_exist_ok=True)
     write(f"{root}/etc/passwd", "root:x:0:0::/:\nlowkey:x:10001:10001::/sessions:\n")
     for name in ("sessions", "tmp", "proc"):
         os.makedirs(f"{root}/{name}")
     layer = tar_bytes(root, ".", when, [("sessions", 0o700, 10001), ("tmp", 0o1777, 0)])
-    layout, blobs = fresh(f"{WORK}/oci"), f"{WORK}/oci/blobs/sha256"
+    layout, blobs = fresh(f"{machine.work}/oci"), f"{machine.work}/oci/blobs/sha256"
     os.makedirs(blobs)
 
     def blob(data, media):
@@ -170,7 +172,7 @@ def make_oci(tree, version, when, commit):
 
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
     config = blob(text({
-        "architecture": "amd64", "os": "linux", "created": created,
+        "architecture": machine.debian, "os": "linux", "created": created,
         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
         "history": [{"created": created, "created_by": "scripts/package"}],
         "config": {"User": "10001:10001", "WorkingDir": "/sessions", "Volumes": {"/sessions": {}}, "ExposedPorts": {"8080/tcp": {}},
@@ -182,5 +184,5 @@ def make_oci(tree, version, when, commit):
     for name, value in (("oci-layout", {"imageLayoutVersion": "1.0.0"}), ("index.json", {"schemaVersion": 2, "manifests": [manifest]})):
         with open(f"{layout}/{name}", "wb") as file:
             file.write(text(value))
-    with open(f"{DIST}/lowkey-{version}-oci.tar", "wb") as file:
+    with open(f"{DIST}/lowkey-{version}-oci-{machine.debian}.tar", "wb") as file:
         file.write(tar_bytes(layout, ".", when))

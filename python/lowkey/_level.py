@@ -14,7 +14,7 @@ _FOLDER = pathlib.Path(__file__).parent
 
 def choose(levels: str, cpuinfo: str) -> str | None:
     """The last line of the table whose flags the CPU has; None if there is none."""
-    lines = [line for line in cpuinfo.splitlines() if line.startswith("flags")]
+    lines = [line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features"))]
     flags = set(lines[0].split()) if lines else set()
     level = None
     for line in levels.splitlines():

@@ -55,6 +55,16 @@ grep -v '^#' "$source/packaging/levels" | while IFS='|' read -r name _ flags; do
   echo "flags : fpu$flags" >"$work/cpuinfo"
   [ "$(choose "$work/cpuinfo")" = "${name% }" ] || fail "Python does not take ${name% } for its own flags"
 done
+grep -v '^#' "$source/packaging/levels-aarch64" | while IFS='|' read -r name _ flags; do
+  echo "Features : fp asimd$flags" >"$work/cpuinfo"
+  cp "$source/packaging/levels-aarch64" "$work/lib/lowkey/levels"
+  [ "$(choose "$work/cpuinfo")" = "${name% }" ] || fail "Python does not take ${name% } for its own features"
+done
+mkdir "$work/lib/lowkey/cortex-a72"
+printf '#!/bin/sh\necho base\n' >"$work/lib/lowkey/cortex-a72/lowkey"
+chmod +x "$work/lib/lowkey/cortex-a72/lowkey"
+[ "$("$work/bin/lowkey")" = base ] || fail "the launcher does not take a level that needs no flags"
+cp "$source/packaging/levels" "$work/lib/lowkey/levels"
 echo "flags : fpu sse2" >"$work/cpuinfo"
 [ "$(choose "$work/cpuinfo")" = None ] || fail "Python takes a level for an old CPU"
 sed -i 's/$/ no_such_flag/' "$work/lib/lowkey/levels"
