@@ -66,27 +66,27 @@ static int gpu_launch(gpu_grid grid, int shared, gpu_stream stream, const typena
 #include "cuda/runtime_emulated.h"
 
 #include <atomic>
+#include <deque>
 #include <stdlib.h>
 #include <string.h>
-#include <thread>
-#include <vector>
 
-/* Run the blocks of one cluster: a warp is a thread. The memory of a block is freed when its last
- * warp has ended, so that a block of the cluster that reads it later is found. */
+/* Run the blocks of one cluster. The memory of a block is freed when its last warp has ended, so
+ * that a block of the cluster that reads it later is found. */
 template <class K>
 static void gpu_emulate_cluster(int x, int y, int z, int shared, const typename K::args &a) {
     char *memory[K::CLUSTER];
-    pthread_barrier_t block[K::CLUSTER], cluster;
+    std::deque<host_barrier> block;
+    host_barrier cluster(K::CLUSTER * K::WARPS);
     std::atomic<int> running[K::CLUSTER];
-    pthread_barrier_init(&cluster, NULL, K::CLUSTER * K::WARPS);
     size_t bytes = ((size_t)shared + 127) / 128 * 128;
     for (int rank = 0; rank < K::CLUSTER; rank++) {
         memory[rank] = (char *)aligned_alloc(128, bytes > 0 ? bytes : 128);
         memset(memory[rank], 0xff, bytes);
-        pthread_barrier_init(&block[rank], NULL, K::WARPS);
+        block.emplace_back(K::WARPS);
         running[rank] = K::WARPS;
     }
-    auto run = [&](int rank, int warp) {
+    auto run = [&](int i) {
+        int rank = i / K::WARPS, warp = i % K::WARPS;
         here.block = &block[rank], here.cluster = &cluster;
         here.base = memory[rank], here.peers = memory, here.rank = rank;
         K::warp(a, memory[rank], gpu_place{x + rank, y, z, warp, rank});
@@ -94,16 +94,10 @@ static void gpu_emulate_cluster(int x, int y, int z, int shared, const typename 
         memset(memory[rank], 0xff, bytes); /* as the next block would */
         free(memory[rank]);
     };
-    if (K::CLUSTER * K::WARPS == 1) {
-        run(0, 0);
-    } else {
-        std::vector<std::thread> warps;
-        for (int i = 0; i < K::CLUSTER * K::WARPS; i++)
-            warps.emplace_back(run, i / K::WARPS, i % K::WARPS);
-        for (auto &warp : warps) warp.join();
-    }
-    for (int rank = 0; rank < K::CLUSTER; rank++) pthread_barrier_destroy(&block[rank]);
-    pthread_barrier_destroy(&cluster);
+    if (K::CLUSTER * K::WARPS == 1)
+        run(0); /* it waits for nothing */
+    else
+        host_run(K::CLUSTER * K::WARPS, run);
 }
 
 template <class K>

@@ -34,6 +34,7 @@ struct gpu_event_state {
 
 namespace {
 constexpr size_t UNDEFINED = 1 << 20;    /* bytes of new memory that are overwritten */
+constexpr uintptr_t PAGE = 2 << 20;      /* a huge one */
 constexpr size_t ALIGN = 256, GAP = 256; /* between allocations, so that overruns are found */
 
 /* The card. Its memory is reserved whole; pages come when they are written. */
@@ -53,6 +54,7 @@ struct card {
             mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (range == MAP_FAILED) return GPU_NO_MEMORY;
         base = (char *)range;
+        madvise(base, size, MADV_HUGEPAGE); /* mprotect looks at each page that is there */
         ASAN_POISON_MEMORY_REGION(base, size);
         return 0;
     }
@@ -155,9 +157,9 @@ int gpu_free(void *memory) {
     guard locked(the_card.lock);
     auto range = the_card.held.find((size_t)((char *)memory - the_card.base));
     if (range == the_card.held.end()) return GPU_INVALID;
-    size_t page = 4096, first = (range->first + page - 1) / page * page,
-           last = (range->first + range->second) / page * page;
-    if (last > first) madvise(the_card.base + first, last - first, MADV_DONTNEED);
+    uintptr_t from = (uintptr_t)memory, first = (from + PAGE - 1) / PAGE * PAGE,
+              last = (from + range->second) / PAGE * PAGE;
+    if (last > first) madvise((void *)first, last - first, MADV_DONTNEED);
     ASAN_POISON_MEMORY_REGION(memory, range->second);
     the_card.used -= range->second;
     the_card.held.erase(range);

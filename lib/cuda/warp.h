@@ -1,10 +1,11 @@
 /* One warp, written once, for a GPU and for the CPU.
  *
  * With nvcc a value of a lane is a scalar (warp_cuda.h). Elsewhere it is an array of 32 scalars
- * (warp_host.h), a warp is a thread, and the same source runs under gcc with its sanitizers: lanes
- * are loops, and barriers are atomics whose arrivals release and whose waits acquire. Nothing else
- * orders two warps, so ThreadSanitizer finds missing barriers as a GPU's racecheck would. A wrong
- * phase or count of a barrier is a hang or a wrong result.
+ * (warp_host.h), and the same source runs under gcc with its sanitizers: lanes are loops, the warps
+ * of a cluster take turns, or are threads for ThreadSanitizer, and barriers are atomics whose
+ * arrivals release and whose waits acquire. Nothing else orders two warps, so ThreadSanitizer finds
+ * missing barriers as a GPU's racecheck would. A wrong phase or
+ * count of a barrier is a hang or a wrong result.
  *
  * Control flow must be uniform in a warp; lanes choose with sel(). Lanes see each other's values
  * only through the functions here: shfl, the matrix units, shared memory between two sync_warp.

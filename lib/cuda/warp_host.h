@@ -1,4 +1,4 @@
-/* warp.h for C++: a lane's values are arrays of 32, and a warp is a thread. */
+/* warp.h for C++: a lane's values are arrays of 32, and warps take turns (turns_host.h). */
 #ifndef LK_CUDA_WARP_HOST_H
 #define LK_CUDA_WARP_HOST_H
 
@@ -6,10 +6,10 @@ extern "C" {
 #include "codec/f16.h"
 }
 
+#include "cuda/turns_host.h"
+
 #include <atomic>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 
 #define WF static inline
 #define LK_LANES for (int l_ = 0; l_ < 32; l_++)
@@ -492,16 +492,27 @@ WF void mma_f16(FOUR &c, const U &a0, const U &a1, const U &a2, const U &a3, con
 
 /* ---- barriers and copies ---- */
 
-/* Where the calling thread, a warp, is. */
+/* Where a warp is. */
 struct host_block {
-    pthread_barrier_t *block, *cluster;
+    host_barrier *block, *cluster;
     char *base, **peers; /* shared memory of its block, and of all blocks of the cluster */
     int rank;
 };
-inline thread_local host_block here;
+inline thread_local host_block here; /* of the one that runs */
 
-WF void block_sync() { pthread_barrier_wait(here.block); }
-WF void cluster_sync() { pthread_barrier_wait(here.cluster); }
+/* Call a function that lets other warps run. */
+template <class WAIT> WF void host_wait(WAIT wait) {
+    host_block mine = here;
+    wait();
+    here = mine;
+}
+
+WF void block_sync() {
+    host_wait([] { here.block->wait(); });
+}
+WF void cluster_sync() {
+    host_wait([] { here.cluster->wait(); });
+}
 WF S peer(S s, uint32_t rank) { return here.peers[rank] + (s - here.base); }
 WF F ldsf_peer(S s, const U &o) { return ldsf(s, o); }
 
@@ -529,7 +540,7 @@ WF void barrier_change(S bar, int arrivals, int64_t bytes) {
 }
 WF void barrier_arrive(S bar) { barrier_change(bar, 1, 0); }
 WF void barrier_wait(S bar, uint32_t phase) {
-    while (barrier_at(bar)->load(std::memory_order_acquire) >> 63 == phase) sched_yield();
+    while (barrier_at(bar)->load(std::memory_order_acquire) >> 63 == phase) host_wait(host_yield);
 }
 WF void bulk(S to, const P &from, uint32_t bytes, S bar, uint32_t first, uint32_t n) {
     barrier_change(bar, 1, (int64_t)n * bytes);
