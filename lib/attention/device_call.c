@@ -63,6 +63,16 @@ void lk_attn_shift_queries(const struct lk_attn *attn, float *out) {
                                out + (size_t)i * attn->d_head);
 }
 
+static bool has_latents(const struct lk_attn *attn) {
+    for (int i = 0; i < attn->k->n_level; i++)
+        if (attn->k->level[i].basis) return true;
+    return lk_attn_v_rank(attn->v) > 0;
+}
+
+bool lk_attn_device_joins(const struct lk_attn *attn) {
+    return lk_attn_device_ranges(attn) > 1 || has_latents(attn);
+}
+
 const char *lk_attn_device_refuses(const struct lk_attn *attn) {
     const struct lk_kv *side[] = {attn->k, attn->v};
     if (attn->read > 0 && attn->read < 1) return "a share of the tiles is read (read N%)";
@@ -221,12 +231,6 @@ static uint32_t row_in_table(const struct lk_kv *kv, const struct lk_kv_span *sp
 
 /* ---- levels that are restored ---- */
 
-static bool has_latents(const struct lk_attn *attn) {
-    for (int i = 0; i < attn->k->n_level; i++)
-        if (attn->k->level[i].basis) return true;
-    return lk_attn_v_rank(attn->v) > 0;
-}
-
 /* Positions of a level's rows, which a policy has chosen head by head. */
 static uint64_t put_positions(struct writer *p, const struct lk_kv *kv, int level) {
     int64_t n = kv->count[level].rows;
@@ -334,19 +338,20 @@ size_t lk_attn_device_sources(const struct lk_attn *attn, char *to) {
 
 /* ---- commands ---- */
 
-/* Address of the queries of a token, of its partials of a range, and of its results, or 0. */
+/* Address of the queries of a token, of its partials of a range (-1: of extra ones), and of its
+ * results. */
 static uint64_t queries_at(const struct lk_attn *attn, bool shifted, int token) {
     size_t row = (size_t)(shifted ? attn->n_tok + token : token) * attn->n_head;
     return (uint64_t)(uintptr_t)(attn->q + row * (attn->d_head + attn->d_rope));
 }
 static uint64_t partials_at(const struct lk_attn *attn, int range, int token) {
-    size_t row = ((size_t)range * attn->n_tok + token) * attn->n_head;
+    int64_t row = ((int64_t)range * attn->n_tok + token) * attn->n_head;
     return (uint64_t)(uintptr_t)(attn->partial + row * (attn->d_head + LK_ATTN_SUMS));
 }
 
 static uint64_t results_at(const struct lk_attn *attn, int token) {
     size_t row = (size_t)token * attn->n_head;
-    return attn->out ? (uint64_t)(uintptr_t)(attn->out + row * attn->d_head) : 0;
+    return (uint64_t)(uintptr_t)(attn->out + row * attn->d_head);
 }
 
 static bool uses_sigma(const struct lk_attn *attn, enum lk_side side, int range) {
@@ -391,15 +396,25 @@ static bool is_fast(const struct lk_attn *attn, const struct piece_rows *rows,
            s->k.first % LK_TILE == s->v.first % LK_TILE;
 }
 
+/* Let the piece of the last range leave the result. */
+static void set_result(const struct lk_attn *attn, const struct lk_device_piece *piece,
+                       const struct lk_attn_packet *packet, struct lk_device_attend *call) {
+    int before = attn->extra_partial ? 1 : 0, n_range = lk_attn_device_ranges(attn);
+    if (!attn->out || piece->range < n_range - 1) return;
+    call->out = results_at(attn, piece->token);
+    call->sink = packet->sink;
+    call->n_extra = before + n_range - 1;
+    if (call->n_extra > 0) call->extra = partials_at(attn, -before, piece->token);
+    call->extra_stride = (int64_t)attn->n_tok * attn->n_head * (attn->d_head + LK_ATTN_SUMS);
+}
+
 void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
                          const struct lk_attn_packet *packet, struct lk_device_attend *call) {
     int64_t query = first_query(attn, piece->token), from = first_seen(attn, piece->token);
     *call = (struct lk_device_attend){
         .q = queries_at(attn, false, piece->token),
         .q_shifted = lk_attn_device_shifts(attn) ? queries_at(attn, true, piece->token) : 0,
-        .out = results_at(attn, piece->token),
         .partial = attn->partial ? partials_at(attn, piece->range, piece->token) : 0,
-        .sink = attn->out ? packet->sink : 0,
         .k_sigma = uses_sigma(attn, LK_K, piece->range) ? packet->sigma[LK_K] : 0,
         .v_sigma = uses_sigma(attn, LK_V, piece->range) ? packet->sigma[LK_V] : 0,
         .levels = packet->levels,
@@ -417,6 +432,7 @@ void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piec
         .fast = fast_latents(attn, query),
         .k_rotation = packet->rotation[LK_K],
         .v_rotation = packet->rotation[LK_V]};
+    set_result(attn, piece, packet, call);
     struct piece_rows rows = {lk_kv_spans(attn->k), lk_kv_spans(attn->v), from, from};
     while (next_rows(attn, &rows)) {
         if (range_of(attn, rows.k.level, rows.v.level) != piece->range) continue;

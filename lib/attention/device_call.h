@@ -19,6 +19,9 @@ int lk_attn_device_ranges(const struct lk_attn *attn);
  * (lk_attn_shift_queries). */
 bool lk_attn_device_shifts(const struct lk_attn *attn);
 
+/* Does a call with attn->out need room for partials? With several ranges, and with latents. */
+bool lk_attn_device_joins(const struct lk_attn *attn);
+
 /* Write these queries, n_tok * n_head rows of d_head, to `out`. Without latent attention. */
 void lk_attn_shift_queries(const struct lk_attn *attn, float *out);
 
@@ -47,10 +50,11 @@ struct lk_device_piece {
 };
 
 /* Describe a piece of a call. It leaves partials of its range: acc, m, l for each token and head,
- * without sinks and extra partials, which lk_attn_combine adds. If the call has attn->out, and one
- * range, it leaves the result there instead, and if it also has attn->partial, m and l without
- * sinks. attn->q, attn->out and attn->partial are addresses of the device. All pieces of a call
- * have one packet. */
+ * without sinks and extra partials, which lk_attn_combine adds. If the call has attn->out, the
+ * piece of the last range, which comes after the others, leaves the result there, and if there is
+ * also attn->partial, m and l of its own rows. The result includes attn->extra_partial, if there is
+ * one, which then lies right before attn->partial. attn->q, attn->out, attn->partial and
+ * attn->extra_partial are addresses of the device. All pieces of a call have one packet. */
 void lk_attn_device_call(const struct lk_attn *attn, const struct lk_device_piece *piece,
                          const struct lk_attn_packet *packet, struct lk_device_attend *call);
 

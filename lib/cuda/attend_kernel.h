@@ -521,7 +521,7 @@ template <int D> WF void attend_write(const attend_place &p, int i, attend_colum
     }
     for (int e = 0; e < a.n_extra; e++) {
         const float *from =
-            (const float *)a.extra + ((size_t)e * a.n_tok * a.n_head + row) * (d + 2);
+            (const float *)a.extra + (size_t)e * (size_t)a.extra_stride + row * (d + 2);
         F max = max_(ldgf(from, splat((uint32_t)d)) * ATTEND_LOG2E, splatf(ATTEND_NONE));
         F joint = max_(x.max, max), f = exp2_(x.max - joint), g = exp2_(max - joint);
         x.max = joint, x.sum = fma_(x.sum, f, ldgf(from, splat((uint32_t)d + 1)) * g);

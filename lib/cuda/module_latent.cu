@@ -29,6 +29,8 @@ size_t gpu_rows_of_calls(const struct lk_device_attend *call, size_t n,
         struct lk_device_attend *to = &out[n_out];
         *to = call[i];
         to->n_segment = 0;
+        if (gpu_call_has_latents(&call[i])) /* restore_join makes the result */
+            to->out = to->extra = to->sink = 0, to->n_extra = 0;
         for (int s = 0; s < call[i].n_segment; s++)
             if (!is_restored(call[i].segment[s])) to->segment[to->n_segment++] = call[i].segment[s];
         n_out += to->n_segment > 0 || !gpu_call_has_latents(&call[i]);

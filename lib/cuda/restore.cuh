@@ -264,8 +264,28 @@ struct restore_kernel {
     }
 };
 
+/* The result of row `row` (token, head) of a call, from its partial, `extra` and `sink`. */
+WF void restore_result(const lk_device_attend &a, int row, int lane) {
+    int d = a.d_head;
+    const float *own = at<const float>(a.partial) + (size_t)row * (size_t)(d + 2),
+                *extra = at<const float>(a.extra) + (size_t)row * (size_t)(d + 2);
+    size_t apart = (size_t)a.extra_stride;
+    float sink = a.sink ? at<const float>(a.sink)[row % a.n_head] : -INFINITY;
+    float max = fmaxf(own[d], sink);
+    for (int e = 0; e < a.n_extra; e++) max = fmaxf(max, extra[e * apart + d]);
+    float keep = expf(own[d] - max), sum = own[d + 1] * keep + expf(sink - max);
+    for (int e = 0; e < a.n_extra; e++)
+        sum += expf(extra[e * apart + d] - max) * extra[e * apart + d + 1];
+    for (int c = lane; c < d; c += 32) {
+        float x = own[c] * keep;
+        for (int e = 0; e < a.n_extra; e++)
+            x += expf(extra[e * apart + d] - max) * extra[e * apart + c];
+        at<float>(a.out)[(size_t)row * d + c] = x / sum;
+    }
+}
+
 /* Add the partials of a launch to the calls' own, or put them there if a call has no other
- * segments. Grid: x tokens * heads; y calls. */
+ * segments, and make results of them if they are wanted. Grid: x tokens * heads; y calls. */
 struct restore_join {
     typedef restore_launch args;
     enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
@@ -298,6 +318,7 @@ struct restore_join {
         lanes([&](int lane) {
             if (lane == 0) to[d] = max;
         });
+        if (a.out) lanes([&](int lane) { restore_result(a, place.x, lane); });
     }
 };
 

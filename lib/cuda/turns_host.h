@@ -64,7 +64,7 @@ static inline void host_yield() { host_switch(turns.warp[turns.current], turns.o
 static inline void host_new_stack(host_stack &w) {
     w.memory = (char *)mmap(NULL, host_stack::GUARD + host_stack::BYTES, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (w.memory == MAP_FAILED) abort();
+    if (w.memory == MAP_FAILED) __builtin_trap();
     w.bottom = w.memory + host_stack::GUARD, w.size = host_stack::BYTES;
     mprotect(w.memory + host_stack::GUARD, host_stack::BYTES, PROT_READ | PROT_WRITE);
 }

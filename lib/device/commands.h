@@ -73,17 +73,19 @@ struct lk_device_fast_latents {
  * (d_rope > 0) a score is the product of the query's last d_rope channels and K's row, plus the
  * product of its first d_head channels and V's row. */
 struct lk_device_attend {
-    uint64_t q;         /* f32 [n_tok][n_head][d_head + d_rope] */
-    uint64_t q_shifted; /* the same, rotated back for sinks that shift (cache/rope.h), or 0 */
-    uint64_t out;       /* f32 [n_tok][n_head][d_head], or 0 */
-    uint64_t partial;   /* f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m and l; with `out`: m
-                           and l only, without `extra` and `sink`, or 0 */
-    uint64_t extra;     /* f32 [n_extra] of such partials, which `out` includes */
-    uint64_t k_sigma;   /* f32 [n_head_kv][channels]: of all rotated levels of K, or 0: of none */
-    uint64_t v_sigma;   /* the same of V */
-    uint64_t levels;    /* uint8_t [5][64]: lk_trellis_table (codec/rot.h); 0: no trellis codes */
-    uint64_t sink;      /* f32 [n_head]: scores in the softmax of `out` whose value is 0, or 0 */
-    uint64_t slope;     /* f32 [n_head]: of ALiBi, or 0 */
+    uint64_t q;           /* f32 [n_tok][n_head][d_head + d_rope] */
+    uint64_t q_shifted;   /* the same, rotated back for sinks that shift (cache/rope.h), or 0 */
+    uint64_t out;         /* f32 [n_tok][n_head][d_head], or 0 */
+    uint64_t partial;     /* f32 [n_tok][n_head][d_head + 2], lk_attn's acc, m and l; with `out`: m
+                           and l only, without `extra` and `sink`, or 0. With `out` and restored
+                           segments: room for all of it */
+    uint64_t extra;       /* f32 [n_extra] of such partials, which `out` includes */
+    uint64_t k_sigma;     /* f32 [n_head_kv][channels]: of all rotated levels of K, or 0: of none */
+    uint64_t v_sigma;     /* the same of V */
+    uint64_t levels;      /* uint8_t [5][64]: lk_trellis_table (codec/rot.h); 0: no trellis codes */
+    uint64_t sink;        /* f32 [n_head]: scores in the softmax of `out` whose value is 0, or 0 */
+    uint64_t slope;       /* f32 [n_head]: of ALiBi, or 0 */
+    int64_t extra_stride; /* floats from one of `extra` to the next one */
     int32_t n_tok, n_head, n_head_kv, d_head, d_rope, n_extra;
     int32_t window; /* rows that a token sees, itself included; 0: all before it */
     int32_t n_segment;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum { LK_MODULE_ABI = 9 };
+enum { LK_MODULE_ABI = 10 };
 #define LK_MODULE_SYMBOL "lk_cuda_module"
 
 struct lk_module {

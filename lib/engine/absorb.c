@@ -137,12 +137,15 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
     return status;
 }
 
-lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes,
-                             lk_err *err) {
+lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head,
+                             struct lk_absorb_bytes *bytes, lk_err *err) {
     struct lk_less_shape shape;
+    int n_layer = sidecar->info.model.n_layer;
     lk_status status = read_shape(&shape, sidecar, n_head, err);
-    if (!status) *bytes = total_state_floats(&shape, sidecar->info.model.n_layer) * sizeof(float);
-    return status;
+    if (status) return status;
+    bytes->states = total_state_floats(&shape, n_layer) * sizeof(float);
+    lk_absorb_estimate_there(&shape, n_layer, bytes);
+    return LK_OK;
 }
 
 void lk_absorb_free(struct lk_absorb *a) {
@@ -209,10 +212,6 @@ void lk_absorb_restore(struct lk_absorb *a, const void *states) {
 lk_status lk_absorb_reserve(struct lk_absorb *a, int n_tok, lk_err *err) {
     if (n_tok <= a->cap) return LK_OK;
     float *partial = lk_alloc(a->ledger, LK_FOR_SCRATCH, partial_bytes(a, n_tok));
-    if (partial && a->there && lk_absorb_reserve_there(a, n_tok)) {
-        lk_release(a->ledger, LK_FOR_SCRATCH, partial, partial_bytes(a, n_tok));
-        partial = NULL;
-    }
     if (!partial)
         return lk_fail(err, LK_E_NOMEM, "out of memory for attention of %d tokens to absorbed rows",
                        n_tok);

@@ -29,9 +29,13 @@ lk_status lk_absorb_new(struct lk_absorb **out, const struct lk_sidecar *sidecar
 
 void lk_absorb_free(struct lk_absorb *absorb);
 
-/* Bytes of the states that lk_absorb_new would allocate. Errors as lk_absorb_new. */
-lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head, uint64_t *bytes,
-                             lk_err *err);
+/* Bytes of the states that lk_absorb_new would allocate, and on a device (absorb_device.h): of
+ * states and rows that wait, and of the networks, which sessions share. Errors as lk_absorb_new. */
+struct lk_absorb_bytes {
+    uint64_t states, there, networks_there;
+};
+lk_status lk_absorb_estimate(const struct lk_sidecar *sidecar, int n_head,
+                             struct lk_absorb_bytes *bytes, lk_err *err);
 
 /* Empty the states. */
 void lk_absorb_clear(struct lk_absorb *absorb);
@@ -55,7 +59,7 @@ void lk_absorb_restore(struct lk_absorb *absorb, const void *states);
 lk_status lk_absorb_reserve(struct lk_absorb *absorb, int n_tok, lk_err *err);
 
 /* Add an evicted row, k and v [d_head], to the state of its KV head. Different heads may be added
- * from different threads. The signature is that of struct lk_evict_hook; `user` is the struct
+ * from different threads. It has the signature of struct lk_evict_hook; `user` is the struct
  * lk_absorb. */
 void lk_absorb_row(void *user, int layer, int head, const float *k, const float *v);
 

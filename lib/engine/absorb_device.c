@@ -142,15 +142,39 @@ static void take_rows(void *user) {
 
 /* ---- memory ---- */
 
+/* Bytes of the states, of waiting rows of K or of V, and of all that a session has there. */
+struct sizes {
+    size_t state, rows, all;
+};
+
+static struct sizes sizes_of(const struct lk_less_shape *s, int n_layer) {
+    size_t n = (size_t)n_layer * s->n_head_kv;
+    struct sizes sizes = {.state = round_up(n * lk_less_state_floats(s) * sizeof(float)),
+                          .rows = round_up(n * ROOM * s->d_head * sizeof(float))};
+    sizes.all = sizes.state + 2 * sizes.rows + n * ROOM * s->n_feature * sizeof(float);
+    return sizes;
+}
+
+void lk_absorb_estimate_there(const struct lk_less_shape *shape, int n_layer,
+                              struct lk_absorb_bytes *bytes) {
+    struct lk_less_maps maps = {0};
+    struct lk_device_less command;
+    struct part part[N_PART];
+    list_parts(shape, &maps, &command, part);
+    bytes->networks_there = 0;
+    for (int i = 0; i < N_PART; i++)
+        bytes->networks_there += (uint64_t)n_layer * round_up(part[i].bytes);
+    bytes->there = sizes_of(shape, n_layer).all;
+}
+
 /* Where the states and rows of the layers are: one range of memory. */
 static bool take_memory(struct lk_absorb *a) {
     struct lk_absorb_device *t = a->there;
     const struct lk_less_shape *s = &a->shape;
-    size_t head = lk_less_state_floats(s), n_head = (size_t)s->n_head_kv,
-           state = round_up(a->n_layer * n_head * head * sizeof(float)),
+    struct sizes sizes = sizes_of(s, a->n_layer);
+    size_t head = lk_less_state_floats(s), n_head = (size_t)s->n_head_kv, state = sizes.state,
            row = ROOM * n_head * s->d_head, feature = ROOM * n_head * s->n_feature,
-           rows = round_up(a->n_layer * row * sizeof(float)),
-           bytes = state + 2 * rows + a->n_layer * feature * sizeof(float);
+           rows = sizes.rows, bytes = sizes.all;
     if (!lk_ledger_add(t->ledger, LK_FOR_SCRATCH, bytes)) return false;
     t->bytes = bytes;
     t->state_bytes = a->n_layer * n_head * head * sizeof(float);
@@ -184,8 +208,7 @@ lk_status lk_absorb_use_device(struct lk_absorb *a, struct lk_model *model, stru
     t->here = t->there = true;
     t->command = lk_alloc(a->ledger, LK_FOR_OTHER, a->n_layer * sizeof *t->command);
     t->room.n = lk_alloc(a->ledger, LK_FOR_OTHER, a->n_layer * sizeof *t->room.n);
-    if (t->command && t->room.n && take_memory(a) && take_networks(a) &&
-        !lk_absorb_reserve_there(a, a->cap)) {
+    if (t->command && t->room.n && take_memory(a) && take_networks(a)) {
         cache->evict_room = &t->room;
         return LK_OK;
     }
@@ -193,37 +216,17 @@ lk_status lk_absorb_use_device(struct lk_absorb *a, struct lk_model *model, stru
                    device->name);
 }
 
-static void free_partial(struct lk_absorb_device *t) {
-    size_t size = t->n_partial * sizeof(float);
-    if (t->partial) t->device->call->free(t->device, t->partial, size);
-    lk_ledger_remove(t->ledger, LK_FOR_SCRATCH, size);
-    t->partial = 0, t->n_partial = 0;
-}
-
 void lk_absorb_leave_device(struct lk_absorb *a) {
     struct lk_absorb_device *t = a->there;
     if (!t) return;
     t->cache->evict_room = NULL;
     drop_networks(t);
-    free_partial(t);
     if (t->at) t->device->call->free(t->device, t->at, t->bytes);
     lk_ledger_remove(t->ledger, LK_FOR_SCRATCH, t->bytes);
     lk_release(a->ledger, LK_FOR_OTHER, t->command, a->n_layer * sizeof *t->command);
     lk_release(a->ledger, LK_FOR_OTHER, t->room.n, a->n_layer * sizeof *t->room.n);
     lk_release(a->ledger, LK_FOR_OTHER, t, sizeof *t);
     a->there = NULL;
-}
-
-lk_status lk_absorb_reserve_there(struct lk_absorb *a, int n_tok) {
-    struct lk_absorb_device *t = a->there;
-    size_t n = (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2);
-    if (n <= t->n_partial) return LK_OK;
-    free_partial(t);
-    if (!lk_ledger_add(t->ledger, LK_FOR_SCRATCH, n * sizeof(float))) return LK_E_NOMEM;
-    t->n_partial = n;
-    lk_status status = t->device->call->alloc(t->device, n * sizeof(float), &t->partial, NULL);
-    if (status) free_partial(t);
-    return status;
 }
 
 /* ---- the sums ---- */
@@ -237,13 +240,15 @@ void lk_absorb_fetch(struct lk_absorb *a, bool changes) {
     if (changes) t->there = false;
 }
 
-lk_status lk_absorb_attend_there(struct lk_absorb *a, int layer, uint64_t q, int n_tok) {
-    struct lk_absorb_device *t = a->there;
-    struct lk_device_less c = t->command[layer];
-    size_t size = (size_t)n_tok * a->shape.n_head * (a->shape.d_head + 2) * sizeof(float);
-    c.n_row = 0, c.n_tok = n_tok, c.q = q, c.partial = t->partial;
-    lk_status status = send(a);
-    if (!status) status = t->device->call->sum(t->device, &c, 1, NULL);
-    return status ? status
-                  : t->device->call->download(t->device, a->partial, t->partial, size, NULL);
+lk_status lk_absorb_attend_there(const struct lk_absorb_call *call, size_t n) {
+    struct lk_device_less command[LK_ABSORB_CALLS];
+    struct lk_device *device = call[0].absorb->there->device;
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < n && !status; i++) {
+        struct lk_device_less *c = &command[i];
+        *c = call[i].absorb->there->command[call[i].layer];
+        c->n_row = 0, c->n_tok = call[i].n_tok, c->q = call[i].q, c->partial = call[i].partial;
+        status = send(call[i].absorb);
+    }
+    return status ? status : device->call->sum(device, command, n, NULL);
 }

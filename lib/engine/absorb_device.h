@@ -20,8 +20,6 @@ struct lk_absorb_device {
     struct lk_less_copy *networks;
     uint64_t at; /* [bytes] one after another: states, rows of K, of V, their features */
     size_t bytes, state_bytes;
-    uint64_t partial; /* [n_partial floats] */
-    size_t n_partial;
     struct lk_device_less *command; /* [n_layer]; n_row: rows that wait, or 0 */
     struct lk_evict_room room;
     _Atomic bool here, there; /* which copies of the sums are up to date; at least one */
@@ -37,6 +35,10 @@ struct lk_less_copy {
     int n_user; /* sessions */
 };
 
+/* Set what sums of a model with such networks take of a device. */
+void lk_absorb_estimate_there(const struct lk_less_shape *shape, int n_layer,
+                              struct lk_absorb_bytes *bytes);
+
 /* Keep the sums of a session of `model` on the device that has the rows of `cache`, and let its
  * evicted rows go there. Nothing happens with a device that `uses_host`. LK_E_NOMEM; statuses of
  * the device. */
@@ -48,10 +50,14 @@ void lk_absorb_leave_device(struct lk_absorb *absorb);
  * the cache (lk_arena_note). */
 void lk_absorb_fetch(struct lk_absorb *absorb, bool changes);
 
-/* Room for the partials of n_tok tokens. LK_E_NOMEM. */
-lk_status lk_absorb_reserve_there(struct lk_absorb *absorb, int n_tok);
-
-/* As lk_absorb_attend, by the device. q: address there. */
-lk_status lk_absorb_attend_there(struct lk_absorb *absorb, int layer, uint64_t q, int n_tok);
+/* Attention to the sums of a layer on the device, as lk_absorb_attend: one command for each of n
+ * sequences whose networks are of one sidecar. q and partial are addresses there. */
+struct lk_absorb_call {
+    struct lk_absorb *absorb;
+    int layer, n_tok;
+    uint64_t q, partial;
+};
+enum { LK_ABSORB_CALLS = 64 }; /* n, at most */
+lk_status lk_absorb_attend_there(const struct lk_absorb_call *call, size_t n);
 
 #endif

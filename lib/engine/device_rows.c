@@ -1,12 +1,12 @@
-/* The attention calls of a pass, and what happens on devices: attention, scores, aging. */
+/* What of a pass happens on devices: attention, scores, aging. */
 #include "engine/device_rows.h"
 
 #include "attention/device_call.h"
 #include "attention/latents.h"
-#include "attention/read.h"
 #include "cache/move_command.h"
 #include "engine/absorb_device.h"
 #include "engine/pass.h"
+#include "engine/pass_attn.h"
 #include "engine/session_state.h"
 #include "recipe/recipe_levels.h"
 
@@ -207,10 +207,6 @@ lk_status lk_device_rows_reserve(const struct lk_seq *seq, size_t n_partial, lk_
 
 /* ---- attention ---- */
 
-bool lk_device_has_rows(const struct lk_seq *seq) {
-    return seq->session->rows.device && !seq->source[LK_K];
-}
-
 int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn) {
     return seq->session->rows.device->uses_host ? lk_attn_ranges(attn, attn->k, attn->v)
                                                 : lk_attn_device_ranges(attn);
@@ -225,14 +221,27 @@ size_t lk_device_partial_floats(const struct lk_session *s, int n_tok) {
         struct lk_attn attn = {.k = &kv[LK_K], .v = &kv[LK_V]};
         if (lk_attn_device_ranges(&attn) > n_range) n_range = lk_attn_device_ranges(&attn);
     }
+    if (s->absorb) n_range++;
     return (size_t)n_range * n_tok * hp->n_head * (d + LK_ATTN_SUMS);
+}
+
+/* Does a sequence attend to sums on the device? */
+static bool sums_there(const struct lk_seq *seq) { return seq->absorb && seq->absorb->there; }
+
+/* Let a call have its partials on the device, after the sums' partials. */
+static void set_partials(const struct lk_seq *seq, struct lk_attn *call) {
+    call->partial = address(seq->session->rows.partial.at);
+    call->extra_partial = NULL;
+    if (!sums_there(seq)) return;
+    call->extra_partial = call->partial;
+    call->partial += (size_t)call->n_tok * call->n_head * (call->d_head + LK_ATTN_SUMS);
 }
 
 /* The call with operands on the device. */
 static struct lk_attn device_call(const struct lk_seq *seq, const struct lk_attn *attn) {
     struct lk_attn call = *attn;
     call.q = address(seq->session->rows.q.at);
-    call.partial = address(seq->session->rows.partial.at);
+    set_partials(seq, &call);
     return call;
 }
 
@@ -263,14 +272,23 @@ static struct lk_layer_packet *packet_of(const struct lk_session *s, const struc
     return &s->rows.packet[layer_of(s, call)];
 }
 
-/* The commands of a call, whose packet is on the device. */
-static void describe(const struct lk_session *s, const struct lk_attn *call,
-                     struct lk_device_attend *command) {
+/* Does a piece read what other pieces of the call leave? */
+static bool is_late(const struct lk_attn *call, const struct lk_device_piece *piece) {
+    return call->out && piece->range > 0 && piece->range == lk_attn_device_ranges(call) - 1;
+}
+
+/* The commands of a call, whose packet is on the device: the late ones or the others. Returns how
+ * many there are. */
+static size_t describe(const struct lk_session *s, const struct lk_attn *call, bool late,
+                       struct lk_device_attend *command) {
     const struct lk_attn_packet *packet = &packet_of(s, call)->parts;
+    size_t n_out = 0;
     for (int i = 0, n = count_commands(call); i < n; i++) {
         struct lk_device_piece piece = piece_of(call, i);
-        lk_attn_device_call(call, &piece, packet, &command[i]);
+        if (is_late(call, &piece) != late) continue;
+        lk_attn_device_call(call, &piece, packet, &command[n_out++]);
     }
+    return n_out;
 }
 
 /* Replace *mem by `size` bytes, whose contents are lost. */
@@ -333,7 +351,7 @@ static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_a
                                     size_t n) {
     struct lk_session *first = seq[0]->session;
     struct lk_session_rows *rows = &first->rows;
-    size_t n_command = 0, done = 0;
+    size_t n_command = 0;
     for (size_t i = 0; i < n; i++) n_command += (size_t)count_commands(&call[i]);
     if (n_command > rows->n_command) {
         if (!lk_grow(&first->ledger, LK_FOR_SCRATCH, (void **)&rows->command,
@@ -344,10 +362,37 @@ static lk_status attend_by_commands(struct lk_seq *const *seq, const struct lk_a
     for (size_t i = 0; i < n; i++) {
         lk_status status = send_packet(seq[i]->session, &call[i]);
         if (status) return status;
-        describe(seq[i]->session, &call[i], rows->command + done);
-        done += (size_t)count_commands(&call[i]);
     }
-    return rows->device->call->attend(rows->device, rows->command, NULL, n_command, NULL);
+    lk_status status = LK_OK;
+    for (int late = 0; late < 2 && !status; late++) {
+        n_command = 0;
+        for (size_t i = 0; i < n; i++)
+            n_command += describe(seq[i]->session, &call[i], late, rows->command + n_command);
+        if (n_command > 0)
+            status = rows->device->call->attend(rows->device, rows->command, NULL, n_command, NULL);
+    }
+    return status;
+}
+
+/* Attend to sums on the device, before the rows: into call[i].extra_partial. */
+static lk_status attend_to_sums(struct lk_seq *const *seq, const struct lk_attn *call, size_t n) {
+    struct lk_absorb_call sums[LK_DEVICE_CALLS];
+    lk_status status = LK_OK;
+    size_t n_sums = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        if (!call[i].extra_partial) continue;
+        if (n_sums > 0 && sums[0].absorb->sidecar != seq[i]->absorb->sidecar) {
+            status = lk_absorb_attend_there(sums, n_sums);
+            n_sums = 0;
+        }
+        sums[n_sums++] =
+            (struct lk_absorb_call){.absorb = seq[i]->absorb,
+                                    .layer = layer_of(seq[i]->session, &call[i]),
+                                    .n_tok = call[i].n_tok,
+                                    .q = (uint64_t)(uintptr_t)call[i].q,
+                                    .partial = (uint64_t)(uintptr_t)call[i].extra_partial};
+    }
+    return status || n_sums == 0 ? status : lk_absorb_attend_there(sums, n_sums);
 }
 
 /* Scores of a call whose packet the device has from attending. */
@@ -390,6 +435,22 @@ static lk_status send_queries(struct lk_session *s, const struct lk_attn *attn) 
     return device->call->upload(device, rows->q.at + size, rows->shifted, size, NULL);
 }
 
+/* Bring what a call on the device has left to RAM. */
+static lk_status fetch_partials(const struct lk_seq *seq, const struct lk_attn *attn,
+                                const struct lk_attn *call) {
+    struct lk_device *device = seq->session->rows.device;
+    size_t n_row = (size_t)attn->n_tok * attn->n_head,
+           joined = lk_attn_joined_floats(attn->d_head, lk_attn_partial_latents(attn)),
+           sums = (uintptr_t)call->partial - (uintptr_t)call->extra_partial;
+    lk_status status = LK_OK;
+    if (call->extra_partial)
+        status = device->call->download(device, seq->absorb->partial,
+                                        (uint64_t)(uintptr_t)call->extra_partial, sums, NULL);
+    if (status) return status;
+    return device->call->download(device, attn->partial, (uint64_t)(uintptr_t)call->partial,
+                                  (size_t)seq->n_range * n_row * joined * sizeof(float), NULL);
+}
+
 /* Attend with queries in RAM. */
 static lk_status attend_from_ram(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
     struct lk_attn call[LK_DEVICE_CALLS] = {0};
@@ -397,34 +458,28 @@ static lk_status attend_from_ram(struct lk_seq *const *seq, const struct lk_attn
     lk_status status = LK_OK;
     for (size_t i = 0; i < n; i++) call[i] = device_call(seq[i], &attn[i]);
     for (size_t i = 0; i < n && !status; i++) status = send_queries(seq[i]->session, &attn[i]);
+    if (!status) status = attend_to_sums(seq, call, n);
     if (!status)
         status = device->uses_host ? device->call->attend(device, NULL, call, n, NULL)
                                    : attend_by_commands(seq, call, n);
-    for (size_t i = 0; i < n && !status; i++) {
-        const struct lk_session *s = seq[i]->session;
-        if (seq[i]->absorb && s->absorb->there)
-            status = lk_absorb_attend_there(s->absorb, layer_of(s, &attn[i]), s->rows.q.at,
-                                            attn[i].n_tok);
-    }
-    for (size_t i = 0; i < n && !status; i++) {
-        size_t n_float = (size_t)seq[i]->n_range * attn[i].n_tok * attn[i].n_head *
-                         lk_attn_joined_floats(attn[i].d_head, lk_attn_partial_latents(&attn[i]));
-        status = device->call->download(device, attn[i].partial, seq[i]->session->rows.partial.at,
-                                        n_float * sizeof(float), NULL);
-    }
+    for (size_t i = 0; i < n && !status; i++) status = fetch_partials(seq[i], &attn[i], &call[i]);
     return status;
 }
 
-/* Attend with queries on the device, and leave results there; for scores, maxima and sums too. */
+/* Attend with queries on the device, and leave results there; for scores, maxima and sums too. The
+ * result includes partials of sums, of several ranges, and of latents, without leaving it. */
 static lk_status attend_there(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
     struct lk_attn call[LK_DEVICE_CALLS];
     for (size_t i = 0; i < n; i++) {
         const struct lk_session *s = seq[i]->session;
         bool scored = s->cache->evict[layer_of(s, &attn[i])].needs_scores;
         call[i] = attn[i];
-        call[i].partial = scored ? address(s->rows.partial.at) : NULL;
+        set_partials(seq[i], &call[i]);
+        if (!scored && !call[i].extra_partial && !lk_attn_device_joins(&attn[i]))
+            call[i].partial = NULL;
     }
-    return attend_by_commands(seq, call, n);
+    lk_status status = attend_to_sums(seq, call, n);
+    return status ? status : attend_by_commands(seq, call, n);
 }
 
 void lk_device_attend(struct lk_seq *const *seq, const struct lk_attn *attn, size_t n) {
@@ -445,7 +500,7 @@ static lk_status score_by_host(const struct lk_seq *seq, const struct lk_attn *c
 void lk_device_score(struct lk_seq *seq, const struct lk_attn *attn, bool last) {
     struct lk_session *s = seq->session;
     struct lk_attn call = *attn;
-    call.partial = address(s->rows.partial.at);
+    set_partials(seq, &call);
     if (!attn->out) call.q = address(s->rows.q.at);
     size_t before = (size_t)layer_of(s, attn) * s->rows.score_stride * sizeof(float);
     lk_status status = s->rows.device->uses_host
@@ -506,56 +561,7 @@ lk_status lk_device_settle(struct lk_session *s, lk_err *err) {
     return lk_fail(err, LK_E_IO, "the device %s has failed; open the model again", device->name);
 }
 
-/* ---- attention calls of sequences, and memory for them ---- */
-
-struct lk_attn lk_pass_attn(const struct lk_layer_job *job) {
-    struct lk_attn attn = job->pass->attn;
-    attn.n_head_kv = job->heads.n_kv;
-    attn.d_head = job->heads.d;
-    return attn;
-}
-
-size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread) {
-    size_t full = lk_attn_partial_floats(hp->n_head, hp->n_head_kv, hp->d_head + latent, n_tok,
-                                         n_thread),
-           swa = lk_attn_partial_floats(hp->n_head, hp->n_head_kv_swa, hp->d_head_swa + latent,
-                                        n_tok, n_thread);
-    return full > swa ? full : swa;
-}
-
-size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                           const struct lk_hparams *hp) {
-    size_t full = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv, hp->d_head),
-           swa = lk_read_floats(recipe, n_ctx, hp->n_head, hp->n_head_kv_swa, hp->d_head_swa);
-    return full > swa ? full : swa;
-}
-
-const float *lk_pass_queries(const struct lk_attn *attn, const struct ggml_tensor *q, int row) {
-    return (const float *)q->data + (size_t)row * attn->n_head * (attn->d_head + attn->d_rope);
-}
-
-struct lk_attn lk_pass_seq_attn(const struct lk_layer_job *job, size_t i,
-                                const struct ggml_tensor *q, const struct ggml_tensor *out) {
-    const struct lk_seq *seq = &job->pass->seq[i];
-    const struct lk_kv *cache = seq->session->cache->kv[job->index];
-    struct lk_attn attn = lk_pass_attn(job);
-    attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
-    attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
-    attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
-    const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
-    if (sinks) attn.sink = sinks->data;
-    attn.n_tok = seq->n_tok;
-    attn.thread_offset = (int)i;
-    if (!seq->source[LK_K] && !seq->source[LK_V]) attn.read = seq->session->recipe->read;
-    attn.read_scratch = seq->session->read_scratch;
-    attn.read_floats = seq->session->read_floats;
-    if (attn.read > 0) attn.read_count = seq->session->read_count;
-    attn.partial += seq->partial;
-    attn.restored = lk_device_has_rows(seq) && !seq->session->rows.device->uses_host;
-    if (q) attn.q = lk_pass_queries(&attn, q, seq->row);
-    if (out) attn.out = (float *)out->data + (size_t)seq->row * attn.n_head * attn.d_head;
-    return attn;
-}
+/* ---- all sequences of a pass ---- */
 
 void lk_pass_attend_on_devices(const struct lk_layer_job *job, const struct ggml_tensor *q,
                                const struct ggml_tensor *out) {

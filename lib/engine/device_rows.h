@@ -1,5 +1,5 @@
-/* The attention calls of a pass's sequences, and the part of a pass that happens on devices:
- * attention of sequences whose rows are there, their scores for policies, and aging. Queries go
+/* The part of a pass that happens on devices: attention of sequences whose rows are there, their
+ * scores for policies, and aging. Queries go
  * there and partials come back, layer by layer. A device gets commands (device/commands.h), or if
  * it `uses_host` the structures that they are made from.
  *
@@ -13,9 +13,7 @@
 #include "device/device.h"
 
 struct ggml_tensor;
-struct lk_hparams;
 struct lk_layer_job;
-struct lk_recipe;
 struct lk_session;
 struct lk_seq;
 
@@ -67,13 +65,11 @@ lk_status lk_device_rows_open(struct lk_session *session, const char *name, uint
 lk_status lk_device_rows_check(const struct lk_session *session, lk_err *err);
 void lk_device_rows_free(struct lk_session *session);
 
-/* Does the sequence attend to rows on a device? Prompts attend to exact rows in RAM. */
-bool lk_device_has_rows(const struct lk_seq *seq);
-
 /* Ranges of the partials that a call on the sequence's device leaves. */
 int lk_device_ranges(const struct lk_seq *seq, const struct lk_attn *attn);
 
-/* Floats of the partials of n_tok tokens in any layer, at least. */
+/* Floats of the partials of n_tok tokens in any layer, at least: of sums of evicted rows
+ * (absorb_device.h), if there are some, and of all ranges. */
 size_t lk_device_partial_floats(const struct lk_session *session, int n_tok);
 
 /* Memory for a pass of the sequence: queries, partials of n_partial floats, scores. LK_E_NOMEM. */
@@ -106,29 +102,9 @@ void lk_device_finish(struct lk_seq *seq, float *scratch, bool aged);
  * a command has failed: the rows are not to be used then. */
 lk_status lk_device_settle(struct lk_session *session, lk_err *err);
 
-/* ---- attention calls of sequences ---- */
-
-/* What the attention of all sequences to a layer has in common. */
-struct lk_attn lk_pass_attn(const struct lk_layer_job *job);
-
-/* Floats of attn.partial for n_tok rows of a sequence, in any layer. latent: channels of the widest
- * latents of V. */
-size_t lk_pass_partial_floats(const struct lk_hparams *hp, int latent, int n_tok, int n_thread);
-
-/* lk_read_floats for the widest heads of the model. */
-size_t lk_pass_read_floats(const struct lk_recipe *recipe, int64_t n_ctx,
-                           const struct lk_hparams *hp);
-
-/* The queries of row `row` of a matrix of all rows [n_row][n_head][d_head + d_rope]. */
-const float *lk_pass_queries(const struct lk_attn *attn, const struct ggml_tensor *q, int row);
-
-/* The attention call of sequence i in the job's layer. q and out are matrices of all rows,
- * [n_row][n_head][d_head + d_rope] and [n_row][n_head * d_head], or NULL. */
-struct lk_attn lk_pass_seq_attn(const struct lk_layer_job *job, size_t i,
-                                const struct ggml_tensor *q, const struct ggml_tensor *out);
-
 /* Attention of the sequences whose rows are on devices: as many calls at once as are on one. q and
- * out: as above, out in the memory of the device, and then q too, or NULL: partials come to RAM. */
+ * out: as of lk_pass_seq_attn (pass_attn.h), out in the memory of the device, and then q too, or
+ * NULL: partials come to RAM. */
 void lk_pass_attend_on_devices(const struct lk_layer_job *job, const struct ggml_tensor *q,
                                const struct ggml_tensor *out);
 

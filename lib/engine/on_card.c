@@ -2,22 +2,22 @@
 #include "engine/on_card.h"
 
 #include "attention/device_call.h"
+#include "engine/absorb_device.h"
 #include "engine/device_rows.h"
 #include "engine/pass.h"
+#include "engine/pass_attn.h"
 #include "engine/session_state.h"
 
 /* Does the host need queries or partials of the sequence? */
 static bool is_read_here(const struct lk_seq *seq) {
     const struct lk_session *s = seq->session;
-    if (seq->absorb || s->watch.on_attention || s->watch.on_partials) return true;
+    bool sums_here = seq->absorb && !seq->absorb->there;
+    if (sums_here || s->watch.on_attention || s->watch.on_partials) return true;
     for (int layer = 0; layer < s->cache->shape.n_layer; layer++) {
-        const struct lk_kv *kv = s->cache->kv[layer];
-        struct lk_attn attn = {.k = &kv[LK_K], .v = &kv[LK_V]};
-        if (lk_attn_device_ranges(&attn) > 1 || lk_attn_device_shifts(&attn)) return true;
-        for (int i = 0; i < kv[LK_K].n_level; i++)
-            if (kv[LK_K].level[i].basis) return true;
-        for (int i = 0; i < kv[LK_V].n_level; i++)
-            if (kv[LK_V].level[i].basis) return true;
+        struct lk_attn attn = {.k = &s->cache->kv[layer][LK_K],
+                               .v = &s->cache->kv[layer][LK_V],
+                               .rope = lk_cache_rope(&s->cache->shape, layer)};
+        if (lk_attn_device_shifts(&attn)) return true;
     }
     return false;
 }

@@ -17,8 +17,8 @@
 
 #include "engine/pass.h"
 
-/* Can the pass be on one card? Not if the host needs queries or partials: for sums of evicted rows,
- * latents, sinks that shift, levels with and without sigma on one side, and watches. */
+/* Can the pass be on one card? Not if the host needs queries or partials: for sinks that shift, and
+ * watches. */
 bool lk_pass_on_card(const struct lk_pass *pass);
 
 /* Is a layer's attention on the card, in such a pass? */

@@ -3,6 +3,7 @@
 
 #include "attention/latents.h"
 #include "engine/on_card.h"
+#include "engine/pass_attn.h"
 #include "engine/recurrent.h"
 #include "engine/session_state.h"
 

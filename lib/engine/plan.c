@@ -2,10 +2,12 @@
 #include "engine/plan.h"
 
 #include "attention/latents.h"
+#include "device/device.h"
 #include "engine/absorb.h"
 #include "engine/device_rows.h"
 #include "engine/model.h"
 #include "engine/pass.h"
+#include "engine/pass_attn.h"
 #include "engine/prefill_state.h"
 #include "engine/recurrent.h"
 #include "lowkey_serve.h"
@@ -14,9 +16,9 @@
 #include "model/many_tokens.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
-static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe, uint64_t *bytes,
-                                 lk_err *err) {
-    *bytes = 0;
+static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
+                                 struct lk_absorb_bytes *bytes, lk_err *err) {
+    *bytes = (struct lk_absorb_bytes){0};
     if (!recipe->absorbs) return LK_OK;
     if (!model->sidecar)
         return lk_fail(err, LK_E_ARG,
@@ -50,23 +52,6 @@ static uint64_t layer_floats(const struct lk_hparams *hp) {
            (uint64_t)N_LAYER_INPUT * hp->n_embd_layer;
 }
 
-/* Bytes that a session has on its device besides rows: what its cache has there, rows on their way,
- * and for each pass queries (of sinks that shift, twice), partial sums and scores. */
-static uint64_t device_scratch(const struct lk_hparams *hp, const struct lk_cache_shape *shape,
-                               const struct lk_cache_needs *needs, uint64_t n_tok, int n_thread) {
-    uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX, width = hp->d_head + hp->d_rope,
-             staged = chunk > LK_MAX_MOVE ? chunk : LK_MAX_MOVE;
-    if (!shape->device) return 0;
-    if ((uint64_t)hp->d_head_swa > width) width = hp->d_head_swa;
-    uint64_t partial = lk_pass_partial_floats(hp, needs->width.latent, chunk, n_thread),
-             there = chunk * hp->n_head * needs->n_range * (width + LK_ATTN_SUMS),
-             score = needs->evict_scratch.attn_scores + chunk * hp->n_head * sizeof(float);
-    uint64_t floats = 2 * chunk * hp->n_head * width + (partial > there ? partial : there) +
-                      staged * (lk_cache_width(shape, LK_K) + lk_cache_width(shape, LK_V));
-    return floats * sizeof(float) + score + score / 8 + needs->device_scratch +
-           needs->device_packets + needs->device_packets / 4; /* tables grow by a quarter */
-}
-
 /* Does a prompt attend on the card with the weights? */
 static bool prompt_is_there(const lk_model *model, const struct lk_device *rows,
                             const struct lk_cache_needs *needs) {
@@ -86,15 +71,16 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     struct lk_cache_shape shape = lk_model_cache_shape(model);
     shape.place.share = share;
     shape.device = model->cache_device;
-    uint64_t states;
+    struct lk_absorb_bytes sums;
     struct lk_cache_needs needs;
     lk_status status = LK_OK;
     if (opts && opts->device) /* opened once, and kept by the model */
         status = lk_model_device((struct lk_model *)model, opts->device, &shape.device, err);
     if (!status) status = lk_cache_estimate(recipe, &shape, n_ctx, &needs, err);
-    if (!status) status = estimate_absorb(model, recipe, &states, err);
+    if (!status) status = estimate_absorb(model, recipe, &sums, err);
     if (status) return status;
-    uint64_t cache = needs.cache + states + lk_recurrent_bytes(hp);
+    if (shape.device && shape.device->uses_host) sums.there = sums.networks_there = 0;
+    uint64_t cache = needs.cache + sums.states + lk_recurrent_bytes(hp);
 
     uint64_t logits = N_LOGITS * (uint64_t)hp->n_vocab * sizeof(float);
     uint64_t attn = sizeof(float) *
@@ -125,8 +111,9 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .derived_bytes = needs.derived,
                      .device_cache_bytes = needs.device,
                      .device_scratch_bytes =
-                         device_scratch(hp, &shape, &needs, n_tok, model->n_thread),
+                         lk_pass_device_bytes(model, &shape, &needs, sums.there, chunk),
                      .device_shared_bytes = needs.device_shared};
+    if (shape.device) out->device_shared_bytes += sums.networks_there;
     if (model->net->device)
         out->device_bytes = model->net->device_bytes + activations +
                             (card ? lk_prefill_card_bytes(model->net, n_tok) : 0);

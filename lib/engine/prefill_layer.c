@@ -5,6 +5,7 @@
 #include "engine/device_rows.h"
 #include "engine/on_card.h"
 #include "engine/pass.h"
+#include "engine/pass_attn.h"
 #include "engine/recurrent.h"
 
 #include <string.h>

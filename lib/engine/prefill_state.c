@@ -2,6 +2,8 @@
 #include "engine/prefill_state.h"
 
 #include "cache/cache_check.h"
+#include "engine/absorb_device.h"
+#include "engine/pass_attn.h"
 
 void lk_prefill_free(struct lk_prefill *p) {
     struct lk_ledger *ledger = &p->s->ledger;
@@ -75,7 +77,8 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
                                  lk_err *err) {
     bool card = p->card.used;
     uint64_t limit = s->ledger.limit, device_limit = s->rows.ledger.limit;
-    uint64_t there = card && s == p->s ? lk_prefill_card_bytes(p->net, p->n_tok) : 0;
+    bool on_card = card && s == p->s;
+    uint64_t there = on_card ? lk_prefill_card_bytes(p->net, p->n_tok) : 0;
     if (!limit && !device_limit) return LK_OK;
     struct lk_cache_needs needs;
     uint64_t held =
@@ -83,12 +86,15 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
     lk_status status =
         lk_cache_estimate(s->recipe, &s->cache->shape, (int64_t)p->n_tok, &needs, err);
     if (status) return status;
-    if (device_limit && needs.device + there > device_limit)
+    uint64_t sums = s->absorb && s->absorb->there ? s->absorb->there->bytes : 0;
+    there += needs.device + needs.device_shared +
+             lk_pass_device_bytes(s->model, &s->cache->shape, &needs, sums, 1);
+    if (device_limit && there > device_limit)
         return lk_fail(err, LK_E_NOMEM,
                        "%zu tokens need %.0f MiB of the memory of %s, but the limit is %.0f MiB; "
                        "use a smaller recipe%s",
-                       p->n_tok, (double)(needs.device + there) / (1 << 20), s->rows.device->name,
-                       (double)device_limit / (1 << 20), there ? " or chunked prefill" : "");
+                       p->n_tok, (double)there / (1 << 20), s->rows.device->name,
+                       (double)device_limit / (1 << 20), on_card ? " or chunked prefill" : "");
     uint64_t cache = needs.cache - needs.device;
     uint64_t exact =
         p->n_tok * (lk_prefill_hidden_bytes(p->net, card) + lk_prefill_exact_bytes(p->net, card)) +

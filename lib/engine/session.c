@@ -5,6 +5,7 @@
 #include "engine/batch.h"
 #include "engine/device_rows.h"
 #include "engine/pass.h"
+#include "engine/pass_attn.h"
 #include "engine/prefill.h"
 #include "engine/prefill_state.h"
 #include "lowkey_serve.h"

@@ -205,6 +205,7 @@ struct attend_problem {
         a.q = (uint64_t)q[s].data(), a.q_shifted = c.shift ? (uint64_t)q_shifted[s].data() : 0;
         (c.partial ? a.partial : a.out) = (uint64_t)out[s].data();
         a.extra = (uint64_t)extra[s].data(), a.n_extra = c.n_extra;
+        a.extra_stride = (int64_t)c.n_tok * n_head() * (c.d + 2);
         for (auto &level : c.k[s])
             if (level.codec.sigma) a.k_sigma = (uint64_t)k_sigma.data();
         if (c.v_sigma) a.v_sigma = (uint64_t)v_sigma.data();

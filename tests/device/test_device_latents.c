@@ -3,6 +3,7 @@
 #include "attention/device_call.h"
 #include "cache/cache.h"
 #include "device/modules.h"
+#include "support.h"
 #include "support_basis.h"
 #include "test.h"
 
@@ -42,6 +43,37 @@ static void attend_here(struct lk_attn a, float *out) {
     free(a.partial), free(a.scratch);
 }
 
+/* The same call leaves a result, with extra partials. */
+static void leave_result(struct lk_device *device, struct lk_attn a,
+                         const struct lk_attn_packet *parts, const float *partial) {
+    const struct lk_device_functions *f = device->call;
+    size_t n_row = (size_t)a.n_tok * a.n_head, n = n_row * (D + LK_ATTN_SUMS), n_out = n_row * D;
+    float *extra = malloc(2 * n * sizeof *extra), *want = malloc(2 * n_out * sizeof *want),
+          *got = want + n_out;
+    struct lk_device_piece piece = {0, 0, a.n_tok};
+    struct lk_device_attend call;
+    uint64_t room, out;
+    struct random r = {3};
+    for (size_t i = 0; i < n; i++) extra[i] = random_gauss(&r) + (i % (D + 2) == D + 1 ? 9 : 0);
+    assert_int_equal(f->alloc(device, 2 * n * sizeof(float), &room, NULL), LK_OK);
+    assert_int_equal(f->alloc(device, n_out * sizeof(float), &out, NULL), LK_OK);
+    assert_int_equal(f->upload(device, room, extra, n * sizeof(float), NULL), LK_OK);
+    struct lk_attn there = a;
+    there.extra_partial = (float *)(uintptr_t)room;
+    there.partial = (float *)(uintptr_t)room + n, there.out = (float *)(uintptr_t)out;
+    assert_true(lk_attn_device_joins(&there));
+    lk_attn_device_call(&there, &piece, parts, &call);
+    assert_int_equal(f->attend(device, &call, NULL, 1, NULL), LK_OK);
+    assert_int_equal(f->download(device, got, out, n_out * sizeof(float), NULL), LK_OK);
+    memcpy(extra + n, partial, n * sizeof(float));
+    a.partial = extra + n, a.extra_partial = extra, a.out = want, a.n_thread = 1, a.restored = true;
+    lk_attn_combine(&a, 1, 0, 1);
+    assert_true(nmse(got, want, n_out) < 1e-11);
+    f->free(device, room, 2 * n * sizeof(float));
+    f->free(device, out, n_out * sizeof(float));
+    free(extra), free(want);
+}
+
 /* Returns whether a fast kernel had a segment. */
 static bool attend_there(struct lk_device *device, struct lk_attn a, float *out) {
     const struct lk_device_functions *f = device->call;
@@ -66,6 +98,7 @@ static bool attend_there(struct lk_device *device, struct lk_attn a, float *out)
     if (f->attend(device, &call, NULL, 1, &err)) fail_msg("%s", err.msg);
     assert_int_equal(f->download(device, here, partial, bytes, NULL), LK_OK);
     for (int i = 0; i < call.n_segment; i++) fast |= call.segment[i].fast;
+    leave_result(device, a, &parts, here);
     a.partial = here, a.out = out, a.n_thread = 1, a.restored = true;
     lk_attn_combine(&a, 1, 0, 1);
     f->free(device, at, size);
