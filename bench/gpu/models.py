@@ -6,7 +6,8 @@ usage: python3 models.py FOLDER [--emulate]
     step heads=32/8 d=128 batch=8 rows=32768 queries=1 kv=best-3 shape=llama3-8b     tokens per second of all sequences
     step ... llama=q8_0 shape=llama3-8b              the same of libllama, with that cache type
     step ... kv=f16 batch=fit gib=74.5               with as many sequences as fit, at most MOST_SEQUENCES
-    step ... kv=palu prefill=1 layers=1              tokens per second of a prompt
+    step ... kv=palu prefill=1 layers=1              tokens per second of a prompt, and seconds to the first token
+    step ... llama=f16 prefill=1 shape=llama3-8b     the same of libllama
     step ... kv=h2o generate=1                       seconds for prompts of `rows` tokens and as many new ones, from the speed of the
                                                      prompt and of steps at 1.5 times `rows`
     fit heads=32/8 d=128 batch=8 rows=0 queries=1 shape=llama3-8b kv=best-3 gib=22.35    the longest context, in tokens
@@ -193,6 +194,10 @@ class Models:
         return self.known[key]
 
     def prefill(self, job, path, rows):
+        if "llama" in job:
+            threads = str(os.cpu_count() or 1)
+            out = self.run(self.program("bench/llama_depth"), path, "0", job["llama"], job["llama"], "on", threads, str(rows), "0", "1")
+            return statistics.median(json.loads(out)[0]["samples_ts"])
         kv, sidecar = self.recipe(job, path)
         out = self.lowkey("bench", "-m", path, *sidecar, *self.devices, "--kv", kv, "-d", "0", "-p", str(rows), "-n", "0", "-r", "1", "--json")
         return json.loads(out)["results"][0]["prefill_tps"]

@@ -4,8 +4,9 @@
     DIR/rivals_ggml      ggml-cuda's attention for sm_90 (--rivals)
     DIR/wheels/          FlashAttention 3 and exllamav3's attention (--rivals); rivals_torch.py unpacks them
     DIR/programs.tar.xz  for whole models, if the build has -DLOWKEY_CUDA=ON: lowkey, its module, bench/batch, random_model, and
-                         bench/llama_depth as llama.cpp's side. The same code of ggml-cuda in them is stored once. Weights on a
-                         card need libraries that LOWKEY_CUDA=1 LOWKEY_CUDA_ARCHS=90 scripts/deps built
+                         bench/llama_depth as llama.cpp's side, and rivals_ggml. The same code of ggml-cuda in them is stored once,
+                         and kernels that no row needs are left out (LEFT_OUT). Weights on a card need libraries that
+                         LOWKEY_CUDA=1 LOWKEY_CUDA_ARCHS=90 scripts/deps built
 
 nvcc is $NVCC, or in the path, or in /usr/local/cuda/bin. LOWKEY_JOBS compilers run at once (default 2). LOWKEY_CUDA_ARCH are
 other architectures: with 90a alone the program is a third as large.
@@ -14,6 +15,7 @@ import concurrent.futures
 import glob
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,8 +48,8 @@ def build_dir():
 def find(folder, emulate):
     """Paths of what was built, or None: {"kernels", "ggml"}."""
     kernels = os.path.join(build_dir(), "bench", "gpu_kernels") if emulate else os.path.join(folder, "kernels")
-    ggml = os.path.join(folder, "rivals_ggml")
-    return {"kernels": kernels if os.path.exists(kernels) else None, "ggml": ggml if os.path.exists(ggml) else None}
+    ggml = [path for path in (os.path.join(folder, "rivals_ggml"), os.path.join(folder, "programs", "rivals_ggml")) if os.path.exists(path)]
+    return {"kernels": kernels if os.path.exists(kernels) else None, "ggml": ggml[0] if ggml else None}
 
 
 def find_nvcc():
@@ -134,24 +136,40 @@ def build_ggml(nvcc, folder, say):
              "-I" + os.path.join(source, "include"), "-I" + os.path.join(source, "src"), "-I" + os.path.join(source, "src", "ggml-cuda")]
     pairs = [(k, v) for k in GGML_TYPES for v in GGML_TYPES]
     flags += [f"-DGGML_CUDA_FA_{k}_{v}={int(k == v and k in ('F16', 'Q8_0', 'Q4_0'))}" for k, v in pairs]
-    jobs = []
-    for name in GGML_FILES:
-        jobs.append((name, [nvcc, *flags, "-c", os.path.join(source, "src", "ggml-cuda", name + ".cu")],
-                     os.path.join(work, os.path.basename(name) + ".o")))
+    jobs, objects = [], []
+    archive = cuda_archive()
+    if archive:  # the same code as in the programs
+        objects = [os.path.basename(name) + ".cu.o" for name in GGML_FILES]
+        subprocess.run(["ar", "x", archive, *objects], cwd=work, check=True)
+        objects = [os.path.join(work, name) for name in objects]
+    for name in GGML_FILES if not archive else ():
+        objects.append(os.path.join(work, os.path.basename(name) + ".o"))
+        jobs.append((name, [nvcc, *flags, "-c", os.path.join(source, "src", "ggml-cuda", name + ".cu")], objects[-1]))
     ours = os.path.join(TOP, "bench", "gpu", "rivals_ggml.cpp")
-    jobs.append(("rivals_ggml", [nvcc, *flags, "-c", ours], os.path.join(work, "rivals_ggml.o")))
+    objects.append(os.path.join(work, "rivals_ggml.o"))
+    jobs.append(("rivals_ggml", [nvcc, *flags, "-c", ours], objects[-1]))
     compile_all(jobs, say)
     base = glob.glob(os.path.join(prefix, "lib*", "libggml-base.a"))
-    link = [nvcc, "-cudart", "static", *(job[2] for job in jobs), *base, "-lpthread", "-Xlinker", "--gc-sections"]
+    link = [nvcc, "-cudart", "static", *objects, *base, "-lpthread", "-Xlinker", "--gc-sections"]
     program, stubs = os.path.join(folder, "rivals_ggml"), os.path.join(work, "stubs.s")
     subprocess.run([*link, "-Xlinker", "--unresolved-symbols=ignore-all", "-o", program], check=True)
-    symbols = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
-    missing = sorted({line.split()[-1] for line in symbols.splitlines() if " U " in line and "@" not in line})
-    with open(stubs, "w", encoding="utf-8") as file:
-        for name in missing:  # a call of one ends the program
-            file.write(f".globl {name}\n{name}: ud2\n")
+    missing = sorted(name for name in symbols_of(program, "-u") if "@" not in name)
+    write_stubs(stubs, missing)
     subprocess.run([*link, stubs, "-o", program], check=True)
     say(f"rivals_ggml: {len(missing)} functions of other operations left out")
+
+
+def symbols_of(path, kind):
+    """Names of external functions and data that objects have (--defined-only) or use (-u)."""
+    found = subprocess.run(["nm", "-g", kind, path], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1] for line in found.splitlines() if line and not line.endswith(":")}
+
+
+def write_stubs(path, names):
+    """Assembler source of functions that end the program."""
+    with open(path, "w", encoding="utf-8") as file:
+        for name in names:
+            file.write(f".globl {name}\n{name}: ud2\n")
 
 
 def fetch_wheels(folder, say):
@@ -180,6 +198,43 @@ def fetch_wheels(folder, say):
 
 PROGRAMS = ("lowkey", "liblowkey-cuda.so", os.path.join("bench", "batch"), os.path.join("bench", "random_model"), os.path.join("bench", "llama_depth"))
 LIKELY_SAME = 1 << 28  # bytes that the compression looks back: over a program
+# Files of ggml-cuda for types of weights, sizes of heads and operations that no row has: weights are q4_K, q6_K, q8_0, f16 or f32,
+# heads have 64 or 128 channels.
+LEFT_OUT = re.compile(r"mmq-instance-(?!q4_k\.|q6_k\.|q8_0\.)|fattn-tile-instance-dkq(?!64-|128-)|fattn-vec-instance-bf16|^(conv(?!ert)|lightning|ssm-|"
+                      r"solve_tri|gated_delta|wkv|dsv4|im2col|col2im|cross-entropy|upscale|gla|snake|opt-step|pool)")
+
+
+def link_command(name):
+    """The command that links a program of the build, for a shell in its folder; "" without ninja."""
+    if not os.path.exists(os.path.join(build_dir(), "build.ninja")):
+        return ""
+    found = subprocess.run(["ninja", "-C", build_dir(), "-t", "commands", name], capture_output=True, text=True, check=False).stdout
+    return found.rstrip().split("\n")[-1]
+
+
+def cuda_archive():
+    """ggml's CUDA backend as lowkey is linked with it, or None."""
+    found = re.search(r"\S*/libggml-cuda\.a", link_command("lowkey"))
+    return found[0] if found else None
+
+
+def shorten(archive, work):
+    """A copy of ggml-cuda without LEFT_OUT; a call of what is missing ends the program."""
+    short, stubs = os.path.join(work, "libggml-cuda.a"), os.path.join(work, "left_out.s")
+    shutil.copy(archive, short)
+    members = subprocess.run(["ar", "t", archive], capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run(["ar", "d", short, *filter(LEFT_OUT.search, members)], check=True)
+    had, has = symbols_of(archive, "--defined-only"), symbols_of(short, "--defined-only")
+    write_stubs(stubs, sorted((had - has) & symbols_of(short, "-u")))
+    subprocess.run(["cc", "-c", stubs, "-o", stubs + ".o"], check=True)
+    subprocess.run(["ar", "q", short, stubs + ".o"], check=True)
+    return short
+
+
+def link_short(name, archive, short, out):
+    """Link a program of the build with the short archive."""
+    command = re.sub(r" -o \S+ ", f" -o {out} ", link_command(name), count=1).replace(archive, short)
+    subprocess.run(command, shell=True, cwd=build_dir(), check=True)
 
 
 def pack_programs(folder, say):
@@ -188,14 +243,21 @@ def pack_programs(folder, say):
     if not any(path.endswith(".so") for path in found):
         say("no programs for whole models: the build has no liblowkey-cuda.so (-DLOWKEY_CUDA=ON)")
         return
+    rivals, archive = os.path.join(folder, "rivals_ggml"), cuda_archive()
     filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": LIKELY_SAME}]
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        with lzma.open(os.path.join(work, "packed"), "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w") as archive:
-            for path in found:
-                stripped = os.path.join(work, os.path.basename(path))
+        short = shorten(archive, work) if archive else None
+        with lzma.open(os.path.join(work, "packed"), "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w") as packed:
+            for path in found + ([rivals] if short and os.path.exists(rivals) else []):
+                stripped, name = os.path.join(work, os.path.basename(path)), os.path.relpath(path, build_dir())
+                if short and archive in link_command(name):
+                    link_short(name, archive, short, stripped)
+                    path = stripped
                 subprocess.run(["strip", "-o", stripped, path], check=True)
-                archive.add(stripped, os.path.join("programs", os.path.basename(path)))
+                packed.add(stripped, os.path.join("programs", os.path.basename(path)))
         os.replace(os.path.join(work, "packed"), os.path.join(folder, "programs.tar.xz"))
+    if short and os.path.exists(rivals):
+        os.remove(rivals)  # it is packed
 
 
 def unpack_programs(folder):

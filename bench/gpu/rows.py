@@ -272,6 +272,10 @@ ROWS = [
         [model("f16", "kv=f16 shape=llama3-8b batches=1,8,32")],
         ("llama.cpp f16", "llama.cpp q8_0", "llama.cpp q4_0"), ("best-4", "best-3"), 225,
         {**goals("best-4", b1_64k=1.5, b8_32k=2.5), **goals("best-3", b1_64k=1.5, b8_32k=2.5)}, note="one process measures all batches of a cache and a length", default=False),
+    Row("prefill-8b", "a prompt of Llama-3-8B's shape, 4-bit random weights, and the time to its first token", grid(LLAMA_8B, (1,), (2 * K, 8 * K, 32 * K)),
+        [model(kv, f"prefill=1 kv={kv} shape=llama3-8b") for kv in ("best-4", "best-3", "f16")] +
+        [model(f"llama.cpp {t}", f"prefill=1 llama={t} shape=llama3-8b") for t in ("f16", "q8_0")],
+        ("llama.cpp f16", "llama.cpp q8_0"), ("best-4", "best-3", "f16"), 150, default=False),
     Row("same-text", "real models, f32 weights: the same greedy text on CPU and card, KL of best-3, a session saved on one and continued on the other",
         [Point(SMOL_135M, 1, 2048)], [Contestant(name, "model", f"same-text model={name}") for name in ("SmolLM2", "Qwen2.5")], budget=120, default=False),
     Row("memory", "what fits in 24 and 80 GB: the longest context of Llama-3-8B's shape, 4-bit weights", [Point(LLAMA_8B, b, 0) for b in (1, 8, 32)],
