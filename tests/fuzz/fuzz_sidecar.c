@@ -49,7 +49,7 @@ static void compute_features(const struct lk_absorb *a) {
 
 static void use_networks(const struct lk_sidecar *sidecar, int n_head, struct lk_ledger *ledger) {
     struct lk_absorb *absorb = NULL;
-    uint64_t bytes = 0;
+    struct lk_absorb_bytes bytes;
     lk_err err = {0};
     bool fits = lk_absorb_estimate(sidecar, n_head, &bytes, &err) == LK_OK;
     if (!fits) fuzz_check_error(&err);
