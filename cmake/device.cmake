@@ -61,7 +61,7 @@ function(lk_emulated target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${level};-ffp-contract=off;-fno-var-tracking;-Wno-unknown-pragmas>")
 endfunction()
 
-if(LOWKEY_TESTS AND NOT LOWKEY_CORE)
+if(LOWKEY_TESTS AND NOT LOWKEY_CORE AND NOT WIN32 AND NOT APPLE)
   set(sources ${LK_CUDA_SOURCES})
   list(REMOVE_ITEM sources ${LK_CUDA_RUNTIME})
   set_source_files_properties(${sources} PROPERTIES LANGUAGE CXX)

@@ -8,6 +8,12 @@
 enable_language(CXX) # llama.cpp is C++; all sources of lowkey are C11
 find_package(Threads REQUIRED)
 set(LK_SYSTEM_LIBS m ${CMAKE_DL_LIBS} stdc++)
+if(CMAKE_CROSSCOMPILING AND NOT CMAKE_SYSTEM_NAME STREQUAL "Linux") # by zig, with libc++
+  set(LK_SYSTEM_LIBS c++)
+  if(WIN32)
+    list(APPEND LK_SYSTEM_LIBS psapi api-ms-win-core-synch-l1-2-0 ws2_32)
+  endif()
+endif()
 
 if(LOWKEY_LLAMA_DIR)
   if(NOT EXISTS ${LOWKEY_LLAMA_DIR}/include/llama.h)

@@ -3,13 +3,13 @@
 #include "training/less_data.h"
 
 #include "base/hash.h"
+#include "base/os.h"
 #include "training/descent.h"
 #include "training/less_net.h"
 
 #include <ggml-cpu.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -70,8 +70,8 @@ int lk_less_data_queries(const struct lk_less_source *s, const struct lk_less_po
 /* pread or pwrite of all bytes. */
 static bool transfer_all(int file, void *at, size_t size, uint64_t offset, bool write) {
     while (size > 0) {
-        ssize_t n =
-            write ? pwrite(file, at, size, (off_t)offset) : pread(file, at, size, (off_t)offset);
+        ptrdiff_t n =
+            write ? lk_os_write_at(file, at, size, offset) : lk_os_read_at(file, at, size, offset);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
         at = (char *)at + n;
@@ -318,7 +318,7 @@ static lk_status collect_examples(struct lk_less_data *data, const struct lk_les
     pass_close(&p);
     struct lk_less_source header = *s; /* written last: a file with a header is complete */
     if (!status &&
-        (!transfer_all(data->file, &header, sizeof header, 0, true) || fsync(data->file) != 0))
+        (!transfer_all(data->file, &header, sizeof header, 0, true) || lk_os_sync(data->file) != 0))
         status = lk_fail(err, LK_E_IO, "cannot write the file of examples: %s", strerror(errno));
     return status;
 }
@@ -393,7 +393,7 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
     if (!data->record)
         return lk_fail(err, LK_E_NOMEM, "no memory for an example of %zu bytes",
                        data->record_bytes);
-    data->file = open(opts->path, O_RDWR | O_CREAT, 0644);
+    data->file = lk_os_open(opts->path, LK_OS_READ | LK_OS_WRITE | LK_OS_CREATE, 0644);
     if (data->file < 0)
         status = lk_fail(err, LK_E_IO, "cannot open %s: %s", opts->path, strerror(errno));
     bool same = !status && transfer_all(data->file, &found, sizeof found, 0, false) &&

@@ -1,11 +1,10 @@
 /* Atomic files: temporary file, lock, fsync, rename, fsync of the folder. */
-#define _DEFAULT_SOURCE /* flock, O_NOFOLLOW */
 #include "base/atomic_file.h"
 
+#include "base/os.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,9 +12,7 @@
  * the file between our open and our lock. */
 static int lock_named(int fd, const char *name) {
     struct stat opened, named;
-    int failed;
-    do failed = flock(fd, LOCK_EX | LOCK_NB);
-    while (failed && errno == EINTR);
+    int failed = lk_os_lock(fd);
     /* A network file system may have no locks. */
     if (failed && errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
         return errno;
@@ -29,21 +26,20 @@ static int lock_named(int fd, const char *name) {
  * failure. */
 static int open_folder(const char *path) {
     char folder[LK_MAX_PATH];
-    const char *slash = strrchr(path, '/');
+    const char *slash = lk_os_last_slash(path);
     size_t len = slash ? (size_t)(slash - path) : 0;
     if (slash == path) len = 1; /* the root */
     memcpy(folder, path, len);
     folder[len] = 0;
-    return open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return lk_os_open_folder(len ? folder : ".");
 }
 
 /* Open NAME.new, empty and locked, with at most the permissions in `mode`. */
-static lk_status open_temporary(struct lk_atomic_file *f, mode_t mode, lk_err *err) {
-    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
-    struct stat info;
-    int fd = open(f->temporary, flags | O_EXCL, mode);
+static lk_status open_temporary(struct lk_atomic_file *f, int mode, lk_err *err) {
+    const int access = LK_OS_WRITE | LK_OS_CREATE | LK_OS_NO_LINK;
+    int fd = lk_os_open(f->temporary, access | LK_OS_NEW, mode);
     bool is_new = fd >= 0;
-    if (!is_new) fd = open(f->temporary, flags, mode);
+    if (!is_new) fd = lk_os_open(f->temporary, access, mode);
     if (fd < 0) return lk_fail(err, LK_E_IO, "cannot write %s: %s", f->temporary, strerror(errno));
     int failed = lock_named(fd, f->temporary);
     if (failed) {
@@ -53,10 +49,8 @@ static lk_status open_temporary(struct lk_atomic_file *f, mode_t mode, lk_err *e
                        failed == EWOULDBLOCK ? "another process is writing it" : strerror(failed));
     }
     /* A file left by another writer may have other permissions. */
-    bool ready = fstat(fd, &info) == 0 &&
-                 fchmod(fd, mode & (info.st_mode | S_IRUSR | S_IWUSR)) == 0 &&
-                 ftruncate(fd, 0) == 0;
-    f->file = ready ? fdopen(fd, "w") : NULL;
+    bool ready = lk_os_restrict(fd, mode) == 0 && ftruncate(fd, 0) == 0;
+    f->file = ready ? fdopen(fd, "wb") : NULL;
     if (f->file) return LK_OK;
     lk_status status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f->temporary, strerror(errno));
     unlink(f->temporary);
@@ -64,8 +58,7 @@ static lk_status open_temporary(struct lk_atomic_file *f, mode_t mode, lk_err *e
     return status;
 }
 
-static lk_status open_with_mode(struct lk_atomic_file *f, const char *path, mode_t mode,
-                                lk_err *err) {
+static lk_status open_with_mode(struct lk_atomic_file *f, const char *path, int mode, lk_err *err) {
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return lk_fail(err, LK_E_IO, "cannot write %s: not a regular file", path);
@@ -93,13 +86,13 @@ lk_status lk_atomic_file_open_public(struct lk_atomic_file *f, const char *path,
 
 lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_err *err) {
     bool complete = !status && !ferror(f->file) && fflush(f->file) == 0 &&
-                    fsync(fileno(f->file)) == 0 && rename(f->temporary, f->path) == 0;
+                    lk_os_sync(fileno(f->file)) == 0 && lk_os_replace(f->temporary, f->path) == 0;
     if (!status && !complete)
         status = lk_fail(err, LK_E_IO, "cannot write %s: %s", f->path, strerror(errno));
     if (status) unlink(f->temporary);
     fclose(f->file); /* also releases the lock, now that nothing has the temporary name */
     /* The new name is durable once its folder is synced. Some file systems cannot sync folders. */
-    if (!status && fsync(f->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
+    if (!status && lk_os_sync(f->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
         status =
             lk_fail(err, LK_E_IO, "cannot sync the folder of %s: %s", f->path, strerror(errno));
     close(f->folder);
@@ -107,7 +100,7 @@ lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_er
 }
 
 lk_status lk_open_if_there(FILE **file, const char *path, lk_err *err) {
-    *file = fopen(path, "rbe");
+    *file = lk_os_open_to_read(path);
     if (*file || errno == ENOENT) return LK_OK;
     return lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
 }

@@ -1,13 +1,10 @@
 /* Reads the number of processors from the system, the affinity mask and control groups. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* sched_getaffinity */
-#endif
 #include "base/cpus.h"
 
-#include <sched.h>
+#include "base/os.h"
+
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- control groups ----
  *
@@ -78,20 +75,6 @@ void lk_cgroup_each(const char *root, const char *controller,
     if (file) fclose(file);
 }
 
-/* Processors in the affinity mask, 0 if it cannot be read. The kernel refuses sets that are smaller
- * than its own. */
-static int count_allowed(void) {
-    enum { MIN_CPU = 1024, MAX_CPU = 1 << 16 };
-    int n = 0;
-    for (size_t size = MIN_CPU; n == 0 && size <= MAX_CPU; size *= 4) {
-        cpu_set_t *set = CPU_ALLOC(size);
-        if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(size), set) == 0)
-            n = CPU_COUNT_S(CPU_ALLOC_SIZE(size), set);
-        CPU_FREE(set);
-    }
-    return n;
-}
-
 /* Version 2: "max 100000" or "150000 100000". Version 1: a file each, and -1 for no quota. */
 static void apply_quota(void *user, const struct lk_cgroup *group) {
     struct lk_cpus *cpus = user;
@@ -112,9 +95,8 @@ static void apply_quota(void *user, const struct lk_cgroup *group) {
 
 struct lk_cpus lk_cpus_read(const char *root) {
     struct lk_cpus cpus = {0};
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    cpus.online = online > 0 ? (int)online : 1;
-    cpus.allowed = count_allowed();
+    cpus.online = lk_os_cpus_online();
+    cpus.allowed = lk_os_cpus_allowed();
     if (cpus.allowed == 0) cpus.allowed = cpus.online;
     lk_cgroup_each(root, "cpu", apply_quota, &cpus);
     return cpus;

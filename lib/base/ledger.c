@@ -1,11 +1,9 @@
 /* Counted allocations. */
-#define _DEFAULT_SOURCE /* madvise */
 #include "base/ledger.h"
 
-#include <stdlib.h>
+#include "base/os.h"
+
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { ALIGN = 64 };
 
@@ -44,7 +42,7 @@ void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
     if (size == 0 || size > SIZE_MAX - ALIGN) return NULL;
     size_t bytes = round_to_align(size);
     if (!lk_ledger_add(ledger, purpose, bytes)) return NULL;
-    void *ptr = aligned_alloc(ALIGN, bytes);
+    void *ptr = lk_os_aligned_alloc(ALIGN, bytes);
     if (!ptr) {
         lk_ledger_remove(ledger, purpose, bytes);
         return NULL;
@@ -56,16 +54,16 @@ void *lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {
  * pieces around them are in use, and the process would never shrink. */
 static void discard_pages(char *ptr, size_t size) {
     enum { HEAD = 64 }; /* not touched: free() may read it */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = lk_os_page_size();
     uintptr_t first = ((uintptr_t)ptr + HEAD + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)ptr + size) / page * page;
-    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
+    if (first < end) lk_os_discard((void *)first, end - first);
 }
 
 void lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size) {
     if (!ptr) return;
     discard_pages(ptr, size);
-    free(ptr);
+    lk_os_aligned_free(ptr);
     lk_ledger_remove(ledger, purpose, round_to_align(size));
 }
 

@@ -1,16 +1,14 @@
-/* Spins, then sleeps on a futex. */
+/* Spins, then sleeps. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* syscall */
+#define _GNU_SOURCE /* clock_gettime */
 #endif
 #include "base/spin_wait.h"
 
-#include <limits.h>
-#include <linux/futex.h>
+#include "base/os.h"
+
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Defined if ggml was compiled with cmake/ggml_wait.h. */
 extern char lk_ggml_waits __attribute__((weak));
@@ -62,12 +60,10 @@ void lk_ggml_wait(int *value, int old) {
     }
     if (spin_ns > MIN_NS) spin_ns /= 2;
     __atomic_fetch_add(&n_sleeping, 1, __ATOMIC_SEQ_CST);
-    while (!has_changed(value, old))
-        syscall(SYS_futex, value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    while (!has_changed(value, old)) lk_os_wait_on(value, old);
     __atomic_fetch_sub(&n_sleeping, 1, __ATOMIC_SEQ_CST);
 }
 
 void lk_ggml_wake(int *value) {
-    if (__atomic_load_n(&n_sleeping, __ATOMIC_SEQ_CST) > 0)
-        syscall(SYS_futex, value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (__atomic_load_n(&n_sleeping, __ATOMIC_SEQ_CST) > 0) lk_os_wake(value);
 }

@@ -1,9 +1,9 @@
 /* Loads device modules and lists what they find. Nothing is remembered here: the dynamic linker
  * knows what is loaded, and a module counts its devices. */
-#define _GNU_SOURCE /* dladdr */
 #include "device/modules.h"
 
-#include <dlfcn.h>
+#include "base/os.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static const struct kind *find_kind(const char *name, int *number) {
 }
 
 static void to_folder(char *path) {
-    char *slash = strrchr(path, '/');
+    char *slash = lk_os_last_slash(path);
     if (slash)
         *slash = 0;
     else
@@ -52,13 +52,8 @@ static void to_folder(char *path) {
 /* The folder of the shared library, or of the program if the library is linked into it. False if
  * the system does not say. */
 static bool own_folder(char out[PATH_SIZE]) {
-    Dl_info info;
-    char program[PATH_SIZE];
-    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (n > 0) program[n] = 0;
-    bool shared = dladdr(&kinds, &info) && info.dli_fname && strstr(info.dli_fname, ".so");
-    if (!shared && n <= 0) return false;
-    snprintf(out, PATH_SIZE, "%s", shared ? info.dli_fname : program);
+    bool shared = lk_os_code_path(&kinds, out, PATH_SIZE) && strstr(out, ".so");
+    if (!shared && !lk_os_program_path(out, PATH_SIZE)) return false;
     to_folder(out);
     return true;
 }
@@ -94,20 +89,20 @@ static const struct lk_module *load(const struct kind *kind, lk_err *err) {
                 kind->file, path);
         return NULL;
     }
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    char why[256];
+    void *handle = lk_os_load(path, why, sizeof why);
     if (!handle) {
-        lk_fail(err, LK_E_UNSUPPORTED, "cannot load %s: %s", kind->file, dlerror());
+        lk_fail(err, LK_E_UNSUPPORTED, "cannot load %s: %s", kind->file, why);
         return NULL;
     }
     const struct lk_module *(*entry)(int abi);
-    *(void **)&entry = dlsym(handle, LK_MODULE_SYMBOL);
+    *(void **)&entry = lk_os_symbol(handle, LK_MODULE_SYMBOL);
     const struct lk_module *module = entry ? entry(LK_MODULE_ABI) : NULL;
     bool same = module && strcmp(module->version, lk_version()) == 0;
     if (!same)
         lk_fail(err, LK_E_UNSUPPORTED, "%s is of %s%s, not of lowkey %s: build both together", path,
                 module ? "lowkey " : "another version", module ? module->version : "",
                 lk_version());
-    dlclose(handle); /* it stays loaded */
     return same ? module : NULL;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/cpus.h"
 #include "base/cxx_call.h"
+#include "base/os.h"
 #include "base/spin_wait.h"
 #include "device/modules.h"
 #include "engine/adapters.h"
@@ -18,7 +19,6 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -36,18 +36,23 @@ static void create_pool(void *arg) {
     model->pool = ggml_threadpool_new(&params);
 }
 
+struct pool_call {
+    struct lk_model *model;
+    lk_status status;
+    lk_err *err;
+};
+
+static void call_create_pool(void *arg) {
+    struct pool_call *call = arg;
+    call->status = lk_cxx_call(create_pool, call->model, call->err);
+}
+
 /* The threads start with the signals blocked that a program may wait for: its own threads get them.
  * Real-time signals are not blocked; a program may send them to every thread. */
 static lk_status start_threads(struct lk_model *model, lk_err *err) {
-    static const int signals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
-                                  SIGALRM, SIGCHLD, SIGUSR1, SIGUSR2};
-    sigset_t blocked, before;
-    sigemptyset(&blocked);
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&blocked, signals[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    lk_status status = lk_cxx_call(create_pool, model, err);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!status && model->pool) return LK_OK;
+    struct pool_call call = {.model = model, .err = err};
+    lk_os_run_without_signals(call_create_pool, &call);
+    if (!call.status && model->pool) return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "out of memory for %d threads; use fewer with -t",
                    model->n_thread);
 }

@@ -10,8 +10,10 @@
 #include "kernels/avx512.h"
 
 #include <cpuid.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 static bool has_avx2(void) {
     unsigned a, b, c, d;

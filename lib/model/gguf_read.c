@@ -1,19 +1,17 @@
 /* GGUF files: checking their raw bytes, mapping them, and reading keys by type. */
-#define _DEFAULT_SOURCE /* madvise */
 #include "model/gguf_read.h"
 
 #include "base/cxx_call.h"
+#include "base/os.h"
 
 #include "ggml.h"
 #include "gguf.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -323,11 +321,11 @@ lk_status lk_gguf_check(const uint8_t *data, size_t size, struct lk_ledger *ledg
 /* ---- mapping ---- */
 
 lk_status lk_mapping_open(struct lk_mapping *out, const char *path, lk_err *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = lk_os_open(path, LK_OS_READ, 0);
     if (fd < 0) return lk_fail(err, LK_E_IO, "cannot open %s: %s", path, strerror(errno));
     struct stat info;
     lk_status status = LK_OK;
-    void *data = MAP_FAILED;
+    void *data = NULL;
     if (fstat(fd, &info) != 0) {
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     } else if (!S_ISREG(info.st_mode)) {
@@ -335,9 +333,8 @@ lk_status lk_mapping_open(struct lk_mapping *out, const char *path, lk_err *err)
     } else if (info.st_size == 0) {
         status = lk_fail(err, LK_E_FORMAT, "%s is empty", path);
     } else {
-        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
-            status = lk_fail(err, LK_E_IO, "cannot map %s: %s", path, strerror(errno));
+        data = lk_os_map_file(fd, (size_t)info.st_size);
+        if (!data) status = lk_fail(err, LK_E_IO, "cannot map %s: %s", path, strerror(errno));
     }
     close(fd);
     if (status) return status;
@@ -347,28 +344,24 @@ lk_status lk_mapping_open(struct lk_mapping *out, const char *path, lk_err *err)
 }
 
 void lk_mapping_close(struct lk_mapping *map) {
-    if (map->data) munmap(map->data, map->size);
+    if (map->data) lk_os_unmap(map->data, map->size);
     map->data = NULL;
     map->size = 0;
 }
 
 void lk_mapping_drop_pages(const struct lk_mapping *map, const void *data, size_t size) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = lk_os_page_size();
     size_t begin = (size_t)((const uint8_t *)data - map->data);
     size_t end = (begin + size) / page * page;
     begin = (begin + page - 1) / page * page;
-    if (begin < end) madvise(map->data + begin, end - begin, MADV_DONTNEED);
+    if (begin < end) lk_os_discard(map->data + begin, end - begin);
 }
 
 void lk_advise_huge_pages(void *data, size_t size) {
-#ifdef MADV_HUGEPAGE
     enum { HUGE_PAGE = 2 << 20 }; /* on most systems; smaller regions may not contain one */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (page - (uintptr_t)data % page) % page;
+    size_t page = lk_os_page_size(), before = (page - (uintptr_t)data % page) % page;
     if (size >= 2 * HUGE_PAGE)
-        madvise((uint8_t *)data + before, (size - before) / page * page, MADV_HUGEPAGE);
-#else
-    (void)data, (void)size;
-#endif
+        lk_os_advise_huge((uint8_t *)data + before, (size - before) / page * page);
 }
 
 enum { KEY_CAP = 128 };
@@ -483,8 +476,8 @@ static lk_status copy_parts(const struct parts *p, bool header_only, struct lk_m
     if (n > 0)
         size += gguf_get_tensor_offset(p->whole, n - 1) +
                 (gguf_get_tensor_size(p->whole, n - 1) + align - 1) / align * align;
-    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED)
+    void *data = lk_os_map_zeros(size);
+    if (!data)
         return lk_fail(err, LK_E_NOMEM, "out of memory for a model of %zu MiB in %d files",
                        size >> 20, p->n);
     out->data = data;

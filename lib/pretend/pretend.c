@@ -3,11 +3,11 @@
 #include "pretend/pretend.h"
 
 #include "attention/attention.h"
+#include "base/os.h"
 #include "cache/cache.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
     UNIT = 4096,                /* of allocations; addresses are multiples of it */
@@ -41,11 +41,11 @@ static void *pointer(uint64_t at) { return (void *)(uintptr_t)at; }
 /* Every command runs between these two. */
 static void enter(struct pretend *p) {
     pthread_mutex_lock(&p->lock);
-    if (p->end) mprotect(p->memory, p->end, PROT_READ | PROT_WRITE);
+    if (p->end) lk_os_allow(p->memory, p->end, true);
 }
 
 static lk_status leave(struct pretend *p) {
-    if (p->end) mprotect(p->memory, p->end, PROT_NONE);
+    if (p->end) lk_os_allow(p->memory, p->end, false);
     pthread_mutex_unlock(&p->lock);
     return LK_OK;
 }
@@ -74,7 +74,7 @@ static lk_status pretend_alloc(struct lk_device *device, size_t size, uint64_t *
     if (!memory && need <= memory_bytes - p->end) {
         memory = p->memory + p->end;
         p->end += need;
-        mprotect(memory, need, PROT_READ | PROT_WRITE);
+        lk_os_allow(memory, need, true);
     }
     if (memory) memset(memory, 0, need);
     *at = (uint64_t)(uintptr_t)memory;
@@ -222,7 +222,7 @@ static void pretend_memory(const struct lk_device *device, uint64_t *total, uint
 static void pretend_close(struct lk_device *device) {
     struct pretend *p = of(device);
     lk_release(p->ledger, LK_FOR_SCRATCH, p->scratch, scratch_floats() * sizeof(float));
-    munmap(p->memory, memory_bytes);
+    lk_os_unmap(p->memory, memory_bytes);
     pthread_mutex_destroy(&p->lock);
     lk_release(p->ledger, LK_FOR_OTHER, p, sizeof *p);
 }
@@ -244,12 +244,10 @@ static const struct lk_device_functions functions = {.alloc = pretend_alloc,
 
 lk_status lk_pretend_open(struct lk_device **out, struct lk_ledger *ledger, lk_err *err) {
     struct pretend *p = lk_alloc(ledger, LK_FOR_OTHER, sizeof *p);
-    void *memory =
-        p ? mmap(NULL, memory_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-          : MAP_FAILED;
+    void *memory = p ? lk_os_reserve(memory_bytes) : NULL;
     float *scratch = lk_alloc(ledger, LK_FOR_SCRATCH, scratch_floats() * sizeof *scratch);
-    if (memory == MAP_FAILED || !scratch) {
-        if (memory != MAP_FAILED) munmap(memory, memory_bytes);
+    if (!memory || !scratch) {
+        if (memory) lk_os_unmap(memory, memory_bytes);
         lk_release(ledger, LK_FOR_SCRATCH, scratch, scratch_floats() * sizeof *scratch);
         lk_release(ledger, LK_FOR_OTHER, p, sizeof *p);
         return lk_fail(err, LK_E_NOMEM, "no memory for the pretend device");

@@ -1,55 +1,18 @@
 /* Tokenizes text: plain, with control tokens, or marked. libllama tokenizes the fragments between
  * marks, as it does itself between the control tokens that it finds. Inputs on which it would
  * abort, overflow its stack, or use more time and memory than the caller allows are rejected. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* MAP_NORESERVE, MAP_STACK, pthread_attr_setstack */
-#endif
 #include "token/tokenize.h"
 
 #include "base/ascii.h"
 #include "base/cxx_call.h"
+#include "base/os.h"
 #include "base/utf8.h"
 
 #include "llama.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-/* ---- a thread with a large stack ---- */
-
-struct stack_call {
-    void (*fn)(void *arg);
-    void *arg;
-};
-
-static void *run_call(void *p) {
-    struct stack_call *call = p;
-    call->fn(call->arg);
-    return NULL;
-}
-
-bool lk_call_with_stack(void (*fn)(void *arg), void *arg, size_t stack_bytes) {
-    enum { GUARD = 1 << 16 }; /* inaccessible, so that a stack overflow faults */
-    size_t size = (stack_bytes + 2 * GUARD - 1) / GUARD * GUARD;
-    char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    struct stack_call call = {fn, arg};
-    pthread_attr_t attr;
-    pthread_t thread;
-    bool ran = false;
-    if (mprotect(memory, GUARD, PROT_NONE) == 0 && pthread_attr_init(&attr) == 0) {
-        ran = pthread_attr_setstack(&attr, memory + GUARD, size - GUARD) == 0 &&
-              pthread_create(&thread, &attr, run_call, &call) == 0;
-        if (ran) pthread_join(thread, NULL);
-        pthread_attr_destroy(&attr);
-    }
-    munmap(memory, size);
-    return ran;
-}
 
 struct tokenizer {
     const struct lk_vocab *vocab;
@@ -107,7 +70,7 @@ static lk_status call_with_stack(struct llama_call *c, lk_err *err) {
     size_t run = longest_run(c->text, (size_t)c->len);
     if (run <= SHORT_RUN)
         catch_exceptions(c);
-    else if (!lk_call_with_stack(catch_exceptions, c, STACK_BASE + run * STACK_PER_BYTE))
+    else if (!lk_os_run_with_stack(catch_exceptions, c, STACK_BASE + run * STACK_PER_BYTE))
         return lk_fail(err, LK_E_NOMEM, "not enough memory to tokenize a word of %zu bytes", run);
     if (c->status == LK_E_NOMEM)
         return lk_fail(err, LK_E_NOMEM, "out of memory: cannot tokenize a text of %d bytes",

@@ -5,15 +5,18 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#endif
 
 enum { MAX_KEY = 256 };
 
@@ -200,6 +203,8 @@ static lk_status run_on_backends(struct eval_run *run, const struct eval_job *jo
 /* Runs in the child process and fills `record`. */
 typedef lk_status isolated_fn(void *user, json_t *record, lk_err *err);
 
+#ifndef _WIN32
+
 /* In the child: write {"record"} or {"code", "message"} to the pipe, and exit. */
 static void run_child(isolated_fn *work, void *user, json_t *record, int pipe_end) {
     lk_err err = {0};
@@ -263,6 +268,17 @@ static lk_status run_in_process(isolated_fn *work, void *user, json_t *record, l
     lk_buf_free(&text);
     return result;
 }
+
+#else
+
+static lk_status run_in_process(isolated_fn *work, void *user, json_t *record, lk_err *err) {
+    (void)work, (void)user, (void)record;
+    return lk_fail(err, LK_E_UNSUPPORTED,
+                   "this task runs items in processes of their own, which needs fork; Windows has "
+                   "none");
+}
+
+#endif
 
 /* An item that runs in a process of its own, which opens the model and the backend. */
 struct isolated_item {
@@ -495,7 +511,7 @@ static void print_fingerprint(char out[40], size_t size, uint64_t hash) {
 /* A fingerprint of a file: its size, and a hash of its first and last MiB. */
 static lk_status file_fingerprint(const char *path, char out[40], lk_err *err) {
     enum { PART = 1 << 20 };
-    FILE *file = fopen(path, "rb");
+    FILE *file = lk_os_open_to_read(path);
     char *part = malloc(PART);
     long size = -1;
     uint64_t hash = LK_FNV1A_INIT;
@@ -517,26 +533,10 @@ static lk_status file_fingerprint(const char *path, char out[40], lk_err *err) {
     return status;
 }
 
-/* The processor's name from /proc/cpuinfo, or "unknown". */
-static void read_cpu_name(char *name, size_t cap) {
-    char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    snprintf(name, cap, "unknown");
-    while (file && fgets(line, sizeof line, file)) {
-        char *value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !value) continue;
-        value += 1 + strspn(value + 1, " \t");
-        value[strcspn(value, "\n")] = 0;
-        snprintf(name, cap, "%s", value);
-        break;
-    }
-    if (file) fclose(file);
-}
-
 /* The options that a results file must share. `sidecar`: its fingerprint, or "none". */
 static json_t *pack_options(const struct lk_eval *eval, const char *sidecar) {
     const struct lk_eval_opts *opts = &eval->opts;
-    char text[40] = "none", *data = opts->data ? realpath(opts->data, NULL) : NULL;
+    char text[40] = "none", *data = opts->data ? lk_os_real_path(opts->data) : NULL;
     if (opts->text)
         print_fingerprint(text, opts->text_len,
                           lk_fnv1a(LK_FNV1A_INIT, opts->text, opts->text_len));
@@ -553,14 +553,14 @@ json_t *lk_run_header(const struct lk_eval *eval, const char *command, lk_err *e
     if (file_fingerprint(eval->models.path, fingerprint, err)) return NULL;
     if (eval->models.opts.sidecar && file_fingerprint(eval->models.opts.sidecar, sidecar, err))
         return NULL;
-    const char *name = strrchr(eval->models.path, '/');
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *name = lk_os_last_slash(eval->models.path);
+    int cores = lk_os_cpus_online();
     int n_threads = eval->models.opts.n_threads > 0 ? eval->models.opts.n_threads
                     : cores > 16                    ? 16
-                                                    : (int)cores;
+                                                    : cores;
     time_t now = time(NULL);
     struct tm utc;
-    read_cpu_name(cpu, sizeof cpu);
+    lk_os_cpu_name(cpu, sizeof cpu);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     json_t *header = json_pack(
         "{s:s s:s s:s s:s s:s s:i s:s s:s s:s s:o}", "type", "run", "version", lk_version(),

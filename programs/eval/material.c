@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/ledger.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -267,14 +268,14 @@ static lk_status parse_row(const char *path, size_t number, const char *line, si
 }
 
 lk_status lk_jsonl_read(const char *path, lk_jsonl_row_fn on_row, void *user, lk_err *err) {
-    FILE *file = fopen(path, "r");
+    FILE *file = lk_os_open_to_read(path);
     if (!file) return lk_fail(err, LK_E_IO, "cannot open %s: %s", path, strerror(errno));
     char *line = NULL;
     size_t cap = 0;
-    ssize_t len;
+    ptrdiff_t len;
     lk_status status = LK_OK;
     errno = 0;
-    for (size_t number = 1; !status && (len = getline(&line, &cap, file)) >= 0; number++) {
+    for (size_t number = 1; !status && (len = lk_os_getline(&line, &cap, file)) >= 0; number++) {
         if (!is_blank(line) || (size_t)len != strlen(line))
             status = parse_row(path, number, line, (size_t)len, on_row, user, err);
         errno = 0;

@@ -4,10 +4,12 @@
 
 #include "base/cxx_call.h"
 #include "base/log.h"
+#include "base/os.h"
 
 #include "llama.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,9 +56,11 @@ static void write_f32_copy(void *arg) {
  * contents. */
 static lk_status open_f32_copy(struct lk_model_pair *pair, lk_err *err) {
     char path[1024];
-    const char *dir = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/lowkey-f32-XXXXXX.gguf", dir && *dir ? dir : "/tmp");
-    int file = mkstemps(path, 5);
+    uint64_t drawn = 0;
+    lk_os_random(&drawn, sizeof drawn);
+    snprintf(path, sizeof path, "%s/lowkey-f32-%016" PRIx64 ".gguf", lk_os_temporary_folder(),
+             drawn);
+    int file = lk_os_open(path, LK_OS_WRITE | LK_OS_CREATE | LK_OS_NEW, 0600);
     if (file < 0)
         return lk_fail(err, LK_E_IO, "cannot create the temporary file %s: %s; set TMPDIR", path,
                        strerror(errno));

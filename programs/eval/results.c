@@ -2,12 +2,12 @@
 #define _DEFAULT_SOURCE /* flock */
 #include "eval/results.h"
 
+#include "base/os.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,7 +61,8 @@ static bool index_line(struct lk_results_file *r, json_t *line) {
 static lk_status append_text(struct lk_results_file *r, const char *text, size_t len, lk_err *err) {
     size_t n_done = 0;
     while (r->file >= 0 && n_done < len) {
-        ssize_t n = pwrite(r->file, text + n_done, len - n_done, r->end + (off_t)n_done);
+        ptrdiff_t n =
+            lk_os_write_at(r->file, text + n_done, len - n_done, (uint64_t)r->end + n_done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         n_done += (size_t)n;
@@ -211,19 +212,19 @@ static lk_status read_lines(struct lk_results_file *r, const char *text, size_t 
 /* Open and lock the file, read its lines and append the header. */
 static lk_status open_file(struct lk_results_file *r, const json_t *header, lk_err *err) {
     struct stat info;
-    r->file = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    r->file = lk_os_open(r->path, LK_OS_READ | LK_OS_WRITE | LK_OS_CREATE, 0666);
     if (r->file < 0 || fstat(r->file, &info))
         return lk_fail(err, LK_E_IO, "cannot open %s: %s", r->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return lk_fail(err, LK_E_ARG, "%s is not a regular file; give another -o", r->path);
-    if (flock(r->file, LOCK_EX | LOCK_NB))
+    if (lk_os_lock(r->file))
         return lk_fail(err, LK_E_IO, "%s is in use by another run; wait for it or give another -o",
                        r->path);
     size_t len = (size_t)info.st_size, got = 0;
     char *text = malloc(len + 1);
     if (!text) return lk_fail(err, LK_E_NOMEM, "no memory to read %s", r->path);
     while (got < len) {
-        ssize_t n = pread(r->file, text + got, len - got, (off_t)got);
+        ptrdiff_t n = lk_os_read_at(r->file, text + got, len - got, got);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         got += (size_t)n;
@@ -256,7 +257,7 @@ lk_status lk_results_open(struct lk_results_file **out, const char *path, const 
 void lk_results_close(struct lk_results_file *r) {
     if (!r) return;
     if (r->file >= 0) {
-        fsync(r->file);
+        lk_os_sync(r->file);
         close(r->file);
     }
     json_decref(r->items);

@@ -2,6 +2,7 @@
  *
  * Each cache is filled by a process of its own, which opens the model, prefills the text as one
  * prompt and reports its peak resident memory. For libllama only the size of the cache is known. */
+#include "base/os.h"
 #include "eval/task.h"
 
 #include <stdio.h>
@@ -36,17 +37,6 @@ static double cost_bytes(const void *state, size_t i) {
     return (double)((const struct bytes_task *)state)->n_ctx;
 }
 
-/* Peak resident memory of this process in bytes, or 0 if the system does not report it. */
-static uint64_t peak_resident(void) {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1) break;
-    if (file) fclose(file);
-    return (uint64_t)kib * 1024;
-}
-
 static lk_status run_bytes(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                            json_t *record, lk_err *err) {
     (void)i;
@@ -69,9 +59,9 @@ static lk_status run_bytes(void *state, size_t i, struct lk_backend *backend, co
         json_object_set_new(record, "state_bytes", json_integer((json_int_t)s.state_bytes));
         json_object_set_new(record, "scratch_bytes", json_integer((json_int_t)s.scratch_bytes));
     }
-    if (peak_resident())
+    if (lk_os_peak_bytes())
         json_object_set_new(record, "peak_resident_bytes",
-                            json_integer((json_int_t)peak_resident()));
+                            json_integer((json_int_t)lk_os_peak_bytes()));
     return LK_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Finds the recipe that 'auto' stands for. */
 #include "auto_recipe.h"
 
+#include "base/os.h"
 #include "output.h"
 #include "text.h"
 #include "xalloc.h"
@@ -20,7 +21,7 @@ const struct auto_name *auto_name_of(const struct string_list *kv) {
 }
 
 char *auto_recipe_path(const lk_model *model, const struct auto_name *size) {
-    const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
+    const char *cache = getenv("LOWKEY_CACHE"), *home = lk_os_home();
     bool has_cache = cache && *cache;
     if (!has_cache && (!home || !*home)) return NULL;
     return xasprintf("%s%s/recipes/%016" PRIx64 "%s%s", has_cache ? cache : home,

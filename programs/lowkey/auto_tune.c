@@ -1,30 +1,22 @@
 /* Tunes the recipes that 'auto' stands for. */
-#define _GNU_SOURCE /* SCHED_IDLE */
 #include "auto_recipe.h"
 #include "available.h"
 #include "base/atomic_file.h"
 #include "base/cpus.h"
+#include "base/os.h"
 #include "lowkey_lab.h"
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"
 #include "xalloc.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <sched.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CHUNK = 2048, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
 
-extern char **environ;
 extern const char lk_tuning_text[]; /* ARCHITECTURE.md: plain prose */
 extern const size_t lk_tuning_text_len;
 
@@ -45,8 +37,8 @@ static void make_folders(const char *path) {
     *slash = 0;
     char *parent = xasprintf("%s", folder);
     *strrchr(parent, '/') = 0;
-    mkdir(parent, 0777);
-    mkdir(folder, 0777); /* a failure shows when a file is opened */
+    lk_os_make_folder(parent, false);
+    lk_os_make_folder(folder, false); /* a failure shows when a file is opened */
     free(parent);
     free(folder);
 }
@@ -261,19 +253,7 @@ bool auto_recipes_make_later(const struct model_args *args, const lk_model *mode
          *threads = xasprintf("%" PRId64, args->threads ? args->threads : 0);
     char *argv[] = {"lowkey", "tune", "--while", parent, "-m", path, "-t", threads, NULL};
     if (!args->threads) argv[6] = NULL;
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    pid_t child;
-    posix_spawn_file_actions_init(&actions);
-    for (int fd = 0; fd < 3; fd++)
-        posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setpgroup(&attr, 0); /* Ctrl-C in the terminal is not for it */
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
-    bool started = posix_spawn(&child, "/proc/self/exe", &actions, &attr, argv, environ) == 0;
-    posix_spawnattr_destroy(&attr);
-    posix_spawn_file_actions_destroy(&actions);
-    if (started) signal(SIGCHLD, SIG_IGN); /* its status is of no use */
+    bool started = lk_os_start_self(argv);
     free(threads);
     free(parent);
     free(path);
@@ -284,11 +264,10 @@ bool auto_recipes_wait(int64_t pid) {
     enum { STEP_S = 5 };
     struct lk_cpus cpus = lk_cpus_read("");
     double load, most = 0.5 * lk_cpus_threads(&cpus);
-    setpriority(PRIO_PROCESS, 0, 19);
-    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
+    lk_os_stay_in_background();
     do {
-        sleep(STEP_S);
-        if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return false;
-    } while (getloadavg(&load, 1) == 1 && load > most);
+        lk_os_sleep(STEP_S);
+        if (!lk_os_process_runs(pid)) return false;
+    } while (lk_os_load_average(&load) && load > most);
     return true;
 }

@@ -2,6 +2,7 @@
 #include "available.h"
 
 #include "base/cpus.h"
+#include "base/os.h"
 
 /* *min is 0 while nothing is known. */
 static void update_min(uint64_t bytes, uint64_t *min) {
@@ -32,5 +33,7 @@ uint64_t available_bytes(const char *root) {
     if (lk_cgroup_numbers(root, "/proc", "meminfo", "MemAvailable:", kib) && kib[0] >= 0)
         update_min((uint64_t)kib[0] << 10, &min);
     lk_cgroup_each(root, "memory", apply_limit, &min);
+    uint64_t unused = *root ? 0 : lk_os_free_bytes();
+    if (unused) update_min(unused, &min);
     return min;
 }

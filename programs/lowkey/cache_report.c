@@ -1,20 +1,10 @@
 /* Prints what a session's cache holds. */
 #include "cache_report.h"
 
+#include "base/os.h"
 #include "output.h"
 
 #include <string.h>
-#include <unistd.h>
-
-/* Resident memory of this process; 0 if the system does not report it. */
-static uint64_t resident_bytes(void) {
-    unsigned long long total = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file) return 0;
-    int n = fscanf(file, "%llu %llu", &total, &resident);
-    fclose(file);
-    return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-}
 
 static bool is_f16(const char *codec) { return strcmp(codec, "f16") == 0; }
 
@@ -78,7 +68,7 @@ void add_cache_rows(const lk_session *session, struct table *table) {
     table_cell(table, "%s", format_bytes(a, s.scratch_bytes));
     table_cell(table, "not cache: activations, logits, graphs");
     table_cell(table, "process");
-    table_cell(table, "%s", format_bytes(a, resident_bytes()));
+    table_cell(table, "%s", format_bytes(a, lk_os_resident_bytes()));
     table_cell(table, "resident, including the mapped model file");
 }
 
@@ -115,7 +105,7 @@ static void format_bar(double share, int width, char *buf, size_t cap) {
     int parts = (int)(share * width * 8 + 0.5);
     size_t n = 0;
     if (parts == 0 && share > 0.0) parts = 1;
-    if (!locale_is_utf8()) {
+    if (!lk_os_locale_is_utf8()) {
         for (int i = 0; i < (parts + 7) / 8 && n + 1 < cap; i++) buf[n++] = '#';
         buf[n] = 0;
         return;
@@ -159,7 +149,7 @@ json_t *cache_json(const lk_session *session) {
         (json_int_t)s.padding_bytes, "state_bytes", (json_int_t)s.state_bytes, "cache_bytes",
         (json_int_t)s.cache_bytes, "f16_bytes", (json_int_t)s.f16_bytes, "scratch_bytes",
         (json_int_t)s.scratch_bytes, "device_bytes", (json_int_t)s.device_bytes, "resident_bytes",
-        (json_int_t)resident_bytes(), "bits_per_value", json_number(s.bits_per_value),
+        (json_int_t)lk_os_resident_bytes(), "bits_per_value", json_number(s.bits_per_value),
         "bytes_per_token", json_number(s.bytes_per_token), "tiles", (json_int_t)s.tiles,
         "tiles_read", (json_int_t)s.tiles_read);
 }

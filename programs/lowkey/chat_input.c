@@ -2,12 +2,12 @@
 #include "chat_input.h"
 
 #include "base/atomic_file.h"
+#include "base/os.h"
 #include "base/utf8.h"
 #include "output.h"
 #include "xalloc.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,9 +24,9 @@ enum { MAX_ENTRIES = 1000, MAX_ENTRY_BYTES = 16 * 1024, MAX_HISTORY_BYTES = 64 *
  * $LOWKEY_HISTORY is empty, or without a home. */
 static char *history_path(void) {
     const char *named = getenv("LOWKEY_HISTORY"), *state = getenv("XDG_STATE_HOME"),
-               *home = getenv("HOME");
+               *home = lk_os_home();
     if (named) return *named ? xasprintf("%s", named) : NULL;
-    if (state && *state == '/') return xasprintf("%s/lowkey/history", state);
+    if (state && lk_os_is_absolute(state)) return xasprintf("%s/lowkey/history", state);
     return home && *home ? xasprintf("%s/.local/state/lowkey/history", home) : NULL;
 }
 
@@ -70,7 +70,7 @@ static void shorten(const char *path, const char *text, size_t n) {
 static char *read_history(const char *path) {
     struct lk_buf text = {.max = MAX_HISTORY_BYTES};
     char chunk[16384];
-    FILE *file = fopen(path, "re");
+    FILE *file = lk_os_open_to_read(path);
     if (!file) return NULL;
     for (size_t n; (n = fread(chunk, 1, sizeof chunk, file)) > 0;) lk_buf_append(&text, chunk, n);
     fclose(file);
@@ -101,7 +101,7 @@ static void make_folders(const char *path) {
     char *folder = xasprintf("%s", path);
     for (char *s = folder + 1; (s = strchr(s, '/')); s++) {
         *s = 0;
-        if (mkdir(folder, S_IRWXU) && errno != EEXIST) break;
+        if (lk_os_make_folder(folder, true) && errno != EEXIST) break;
         *s = '/';
     }
     free(folder);
@@ -110,10 +110,9 @@ static void make_folders(const char *path) {
 /* Append an entry. The file and its folders are made if necessary, for their owner only. Entries of
  * more than 16 KiB are left out. Errors are ignored: the history is a convenience. */
 static void history_append(const char *path, const char *entry) {
-    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
     if (strlen(entry) > MAX_ENTRY_BYTES) return;
     make_folders(path);
-    int fd = open(path, flags, S_IRUSR | S_IWUSR);
+    int fd = lk_os_open(path, LK_OS_WRITE | LK_OS_CREATE | LK_OS_APPEND, S_IRUSR | S_IWUSR);
     if (fd < 0) return;
     char *line = escape(entry), *whole = xasprintf("%s\n", line);
     ssize_t written = write(fd, whole, strlen(whole)); /* one write: other chats append too */

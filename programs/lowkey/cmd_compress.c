@@ -1,6 +1,6 @@
 /* lowkey compress: low-rank bases of K and V as a sidecar. */
-#define _DEFAULT_SOURCE /* getrusage */
 #include "base/clock.h"
+#include "base/os.h"
 #include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
@@ -12,7 +12,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 struct compress_args {
@@ -284,7 +283,6 @@ static void print_result(const struct compress_args *a, const lk_compress_opts *
                          const lk_compress *c, const lk_model *model, const struct tokens *tokens,
                          double seconds) {
     static const char *const name[N_BASIS] = {"K", "K before RoPE", "V"};
-    struct rusage use;
     char b[NUMBER_BUF], d[NUMBER_BUF];
     struct table table = table_new("lrrrrrr");
     table_titles(&table, "rows|groups|channels|ranks|mean|lost|max lost");
@@ -300,20 +298,18 @@ static void print_result(const struct compress_args *a, const lk_compress_opts *
         table_cell(&table, "%.2f%%", 100 * s.max_lost);
     }
     table_print(&table, stdout, 1);
-    getrusage(RUSAGE_SELF, &use);
     printf("\nlost: share of the rows' power, mean and maximum over layers\n");
     printf("ranks: %s%s\n", ranks_name(opts),
            searches_by_default(a, opts) && opts->ranks >= LK_RANK_FISHER
                ? " (--rank-search uniform needs less time and memory)"
                : "");
     printf("%s: %s tokens, %.1f s, peak memory %s\n", a->out, format_count(b, tokens->n), seconds,
-           format_bytes(d, (uint64_t)use.ru_maxrss * 1024));
+           format_bytes(d, lk_os_peak_bytes()));
 }
 
 static int print_json(const struct compress_args *a, const lk_compress_opts *opts,
                       const lk_compress *c, const lk_model *model, const struct tokens *tokens,
                       double seconds) {
-    struct rusage use;
     char *name = model_name(model);
     json_t *layers = json_array();
     for (int layer = 0; layer < lk_model_get_info(model).n_layer; layer++) {
@@ -330,13 +326,11 @@ static int print_json(const struct compress_args *a, const lk_compress_opts *opt
         }
         json_array_append_new(layers, sides);
     }
-    getrusage(RUSAGE_SELF, &use);
-    int done =
-        json_print(json_pack("{s:s s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
-                             a->method, "ranks", ranks_name(opts), "output", a->out, "n_tok",
-                             (json_int_t)tokens->n, "seconds", json_number(seconds), "peak_bytes",
-                             (json_int_t)use.ru_maxrss * 1024, "layers", layers),
-                   false);
+    int done = json_print(json_pack("{s:s s:s s:s s:s s:I s:o s:I s:o}", "model", name, "method",
+                                    a->method, "ranks", ranks_name(opts), "output", a->out, "n_tok",
+                                    (json_int_t)tokens->n, "seconds", json_number(seconds),
+                                    "peak_bytes", (json_int_t)lk_os_peak_bytes(), "layers", layers),
+                          false);
     free(name);
     return done;
 }

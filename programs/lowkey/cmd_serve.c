@@ -1,5 +1,5 @@
 /* lowkey serve: an OpenAI-compatible HTTP server. */
-#ifndef _GNU_SOURCE
+#if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* SOCK_CLOEXEC */
 #endif
 #include "auto_recipe.h"
@@ -7,6 +7,7 @@
 #include "cmd.h"
 #include "common.h"
 #include "generate.h"
+#include "interrupt.h"
 #include "output.h"
 #include "sandbox.h"
 #include "serve/connections.h"
@@ -14,25 +15,31 @@
 #include "text.h"
 #include "xalloc.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#ifndef _WIN32
 #include <sys/resource.h>
+#endif
+#ifdef __linux__
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
+#endif
 
 enum { MAX_KEYS = 256 };
 
-/* ---- the service manager: sd_notify, datagrams on the Unix socket $NOTIFY_SOCKET ---- */
+/* ---- the service manager: sd_notify, datagrams on the Unix socket $NOTIFY_SOCKET ----
+ *
+ * systemd's, so only on Linux. */
 
 struct notify {
     int fd;            /* -1: there is no service manager */
     double interval_s; /* between signs of life; 0: none are expected */
     double last_beat;
 };
+
+#ifdef __linux__
 
 /* Half of the time after which the manager acts: a late sign of life does no harm. */
 static double watchdog_interval(void) {
@@ -70,6 +77,18 @@ static void notify_open(struct notify *notify) {
 static void notify_send(const struct notify *notify, const char *message) {
     if (notify->fd >= 0) send(notify->fd, message, strlen(message), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
+
+#else
+
+static void notify_open(struct notify *notify) { *notify = (struct notify){.fd = -1}; }
+
+static void notify_close(struct notify *notify) { notify->interval_s = 0; }
+
+static void notify_send(const struct notify *notify, const char *message) {
+    (void)notify, (void)message;
+}
+
+#endif
 
 /* Send a sign of life if it is time for one. Called by one thread only. */
 static void notify_beat(struct notify *notify) {
@@ -268,6 +287,9 @@ static void beat(void *user) { notify_beat(&((struct serve *)user)->notify); }
 /* Raise the limit of open files to what *n connections need, or lower *n to what the limit allows.
  * Without descriptors the listener could not accept connections, and would try again and again. */
 static int reserve_descriptors(size_t *n) {
+#ifdef _WIN32 /* has no such limit */
+    (void)n;
+#else
     enum { OTHERS = 48 }; /* the model, session files, logs, the listener */
     struct rlimit limit;
     rlim_t fixed = OTHERS + LK_SPARE_CONNECTIONS, need = fixed + *n;
@@ -284,6 +306,7 @@ static int reserve_descriptors(size_t *n) {
     print_error("at most %zu connections, because the limit of open files is %llu; raise it with "
                 "'ulimit -n'",
                 *n, (unsigned long long)limit.rlim_cur);
+#endif
     return STATUS_OK;
 }
 
@@ -345,27 +368,7 @@ static void print_address(const struct lk_server_opts *o, int port) {
     fflush(stdout);
 }
 
-/* SIGHUP (the terminal was closed) stops the server too, unless nohup ignores it. */
-static void stop_signals(sigset_t *set) {
-    struct sigaction hup;
-    sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hup) != 0 || hup.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
-}
-
-static void exit_at_once(int signal_number) { _exit(128 + signal_number); }
-
-/* While the server stops, another SIGINT or SIGTERM ends the process. A closed terminal sends
- * SIGHUP more than once, so more of these are ignored. */
-static void exit_on_second_signal(const sigset_t *old_mask) {
-    struct sigaction action = {.sa_handler = exit_at_once};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGHUP, SIG_IGN);
-    pthread_sigmask(SIG_SETMASK, old_mask, NULL);
-}
+#ifdef __linux__
 
 static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox) {
     char line[SANDBOX_LINE];
@@ -374,6 +377,25 @@ static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox
     print_error("%s", sandbox_describe(sandbox, line));
     return STATUS_OK;
 }
+
+static int seal_sandbox(const struct sandbox *sandbox) {
+    lk_err err = {0};
+    return sandbox_seal(sandbox, &err) ? print_lk_error(&err) : STATUS_OK;
+}
+
+#else
+
+static int enter_sandbox(const struct lk_server_opts *o, struct sandbox *sandbox) {
+    (void)o, (void)sandbox;
+    return print_error("--sandbox needs Landlock or seccomp, which only Linux has");
+}
+
+static int seal_sandbox(const struct sandbox *sandbox) {
+    (void)sandbox;
+    return STATUS_OK;
+}
+
+#endif
 
 static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
@@ -392,23 +414,20 @@ static int serve_until_signal(const struct lk_server_opts *o, const struct notif
     struct lk_server *server = NULL;
     struct sandbox sandbox = {0};
     lk_err err = {0};
-    sigset_t signals, old_mask;
-    int signal_number;
-    stop_signals(&signals);
-    pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
+    stop_catch();
     int status = use_sandbox ? enter_sandbox(o, &sandbox) : STATUS_OK;
     if (!status && lk_server_start(&server, o, &err)) status = print_lk_error(&err);
-    if (!status && use_sandbox && sandbox_seal(&sandbox, &err)) status = print_lk_error(&err);
+    if (!status && use_sandbox) status = seal_sandbox(&sandbox);
     if (status) {
-        pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
+        stop_release();
         lk_server_stop(server);
         return status;
     }
     print_address(o, lk_server_port(server));
     notify_send(notify, "READY=1");
-    sigwait(&signals, &signal_number);
+    stop_wait();
     notify_send(notify, "STOPPING=1");
-    exit_on_second_signal(&old_mask);
+    stop_exit_on_next();
     struct lk_stored stored = lk_server_close(server);
     status = print_stored(&stored);
     if (lk_server_stop(server)) return status;

@@ -1,6 +1,7 @@
 /* lowkey tune: a recipe with its own bits for each layer, side and age of a model's cache. */
 #include "auto_recipe.h"
 #include "base/atomic_file.h"
+#include "base/os.h"
 #include "cmd.h"
 #include "common.h"
 #include "lowkey_lab.h"
@@ -13,7 +14,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -461,7 +461,7 @@ static int read_texts(const struct tune_args *a, const lk_model *model, struct t
 static bool is_wanted(void *user, uint64_t done, uint64_t total) {
     const struct tune_args *a = user;
     (void)done, (void)total;
-    return kill((pid_t)a->while_pid, 0) == 0 || errno != ESRCH;
+    return lk_os_process_runs(a->while_pid);
 }
 
 /* Print a table of the stored recipes. */

@@ -4,6 +4,7 @@
  * takes them from chat_terminal.h, and a key binding for the start of a pasted text. */
 #include "line_reader.h"
 
+#include "base/os.h"
 #include "base/utf8.h"
 #include "chat_terminal.h"
 #include "interrupt.h"
@@ -155,7 +156,7 @@ static enum line_result read_plain_line(const struct line_reader *reader, const 
     if (reader->opts.terminal) fputs(prompt, stdout);
     fflush(stdout);
     interrupt_blocked_reads(true);
-    ssize_t n = getline(line, &cap, stdin);
+    ptrdiff_t n = lk_os_getline(line, &cap, stdin);
     interrupt_blocked_reads(false);
     if (n >= 0) return LINE_READ;
     free(*line);

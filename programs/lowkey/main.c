@@ -2,6 +2,7 @@
  * cmd_*.c, and the start of the program. */
 #include "args.h"
 #include "base/closest.h"
+#include "base/os.h"
 #include "cmd.h"
 #include "interrupt.h"
 #include "lowkey_lab.h"
@@ -10,8 +11,6 @@
 #include "shell_completion.h"
 #include "terminate.h"
 
-#include <locale.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,13 +302,9 @@ static void print_version(void) {
 int main(int argc, char **argv) {
     report_uncaught_exceptions();
     report_lost_pages();
-    /* LC_CTYPE only: numbers are read and printed with a decimal point in every locale. */
-    setlocale(LC_CTYPE, "");
-    if (!locale_is_utf8()) setlocale(LC_CTYPE, "C.UTF-8");
+    lk_os_use_utf8();
     catch_interrupts();
-    /* A write that fails is reported: EPIPE, and EFBIG at a limit of the size of files. */
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);
+    report_failed_writes();
     const char *name = argc > 1 ? argv[1] : "help";
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return flush_output(cmd_help(argc, argv));

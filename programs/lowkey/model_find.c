@@ -2,25 +2,21 @@
 #include "model_find.h"
 
 #include "available.h"
+#include "base/os.h"
 #include "interrupt.h"
 #include "model_list.h"
 #include "output.h"
 #include "xalloc.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef LOWKEY_DATADIR
 #define LOWKEY_DATADIR "/usr/local/share/lowkey"
 #endif
-
-extern char **environ;
 
 /* The models that scripts/fetch-model downloads for users who name none, the best one first. */
 struct default_model {
@@ -37,7 +33,7 @@ enum { N_DEFAULT_MODELS = sizeof default_models / sizeof default_models[0] };
 
 /* NULL if neither $LOWKEY_CACHE nor $HOME is set. */
 static char *models_file(const char *file) {
-    const char *cache = getenv("LOWKEY_CACHE"), *home = getenv("HOME");
+    const char *cache = getenv("LOWKEY_CACHE"), *home = lk_os_home();
     if (cache && *cache) return xasprintf("%s/models/%s", cache, file);
     if (home && *home) return xasprintf("%s/.cache/lowkey/models/%s", home, file);
     return NULL;
@@ -66,42 +62,30 @@ static char *find_fetch_script(void) {
     static const char *const folder[] = {"../scripts", "../../scripts", "../share/lowkey",
                                          "../../../share/lowkey"};
     char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n > 0) {
-        self[n] = 0;
-        char *slash = strrchr(self, '/');
+    if (lk_os_program_path(self, sizeof self)) {
+        char *slash = lk_os_last_slash(self);
         if (slash) *slash = 0;
         for (size_t i = 0; slash && i < sizeof folder / sizeof folder[0]; i++) {
             char *script = xasprintf("%s/%s/fetch-model", self, folder[i]);
-            if (access(script, X_OK) == 0) return script;
+            if (lk_os_can_run(script)) return script;
             free(script);
         }
     }
     char *script = xasprintf("%s/fetch-model", LOWKEY_DATADIR);
-    if (access(script, X_OK) == 0) return script;
+    if (lk_os_can_run(script)) return script;
     free(script);
     return NULL;
 }
 
 /* Run the script with its stdout on our stderr: our stdout is for answers. */
 static int run_fetch_script(char *script, const char *argument, bool to_stderr) {
-    posix_spawn_file_actions_t actions;
-    pid_t child;
-    int status = 0, failed;
+    int failed;
     char *copy = xasprintf("%s", argument), *argv[] = {script, copy, NULL};
-    bool ready = posix_spawn_file_actions_init(&actions) == 0;
-    if (ready) {
-        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        if (to_stderr) posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-        failed = posix_spawn(&child, script, &actions, NULL, argv, environ);
-        posix_spawn_file_actions_destroy(&actions);
-    }
+    int status = lk_os_run_program(argv, to_stderr, &failed);
     free(copy);
-    if (!ready || failed)
-        return print_error("cannot run %s: %s", script, strerror(ready ? failed : ENOMEM));
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    if (failed) return print_error("cannot run %s: %s", script, strerror(failed));
     if (interrupted()) return STATUS_INTERRUPTED;
-    return WIFEXITED(status) && !WEXITSTATUS(status) ? STATUS_OK : STATUS_ERROR;
+    return status == 0 ? STATUS_OK : STATUS_ERROR;
 }
 
 int model_pull(const char *name) {
@@ -152,7 +136,7 @@ static int check_model_file(const char *path) {
 
 /* Is it a name to look up, rather than the path of a file that is missing? */
 static bool is_model_name(const char *given) {
-    const char *slash = strrchr(given, '/');
+    const char *slash = lk_os_last_slash(given);
     return *given && !slash && access(given, F_OK) != 0 && errno == ENOENT;
 }
 

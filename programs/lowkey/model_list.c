@@ -1,8 +1,8 @@
 /* Looks for model files in the folders of programs that download them. */
-#define _GNU_SOURCE /* strcasestr */
 #include "model_list.h"
 
 #include "base/closest.h"
+#include "base/os.h"
 #include "output.h"
 #include "xalloc.h"
 
@@ -24,22 +24,39 @@ struct walk {
 
 /* ---- walking ---- */
 
-static int is_shown(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder that are not hidden, in order; *n is 0 if it cannot be read. */
+static char **list_folder(const char *folder, size_t *n) {
+    char **name = NULL;
+    DIR *dir = opendir(folder);
+    *n = 0;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        if (*n % 64 == 0) name = xrealloc(name, (*n + 64) * sizeof *name);
+        name[(*n)++] = xasprintf("%s", entry->d_name);
+    }
+    if (dir) closedir(dir);
+    if (*n) qsort(name, *n, sizeof *name, compare_names);
+    return name;
+}
 
 /* Visit the files below `folder`, in the order of their names. */
 static void walk_folder(struct walk *walk, const char *folder, int depth) {
-    struct dirent **entry;
-    int n = depth < MAX_DEPTH ? scandir(folder, &entry, is_shown, alphasort) : -1;
-    for (int i = 0; i < n; i++) {
+    size_t n = 0;
+    char **name = depth < MAX_DEPTH ? list_folder(folder, &n) : NULL;
+    for (size_t i = 0; i < n; i++) {
         struct stat info;
-        char *path = xasprintf("%s/%s", folder, entry[i]->d_name);
+        char *path = xasprintf("%s/%s", folder, name[i]);
         bool seen = walk->n_entry++ >= MAX_ENTRIES || stat(path, &info) != 0;
         if (!seen && S_ISDIR(info.st_mode)) walk_folder(walk, path, depth + 1);
         if (!seen && S_ISREG(info.st_mode)) walk->visit(walk, path, &info);
         free(path);
-        free(entry[i]);
+        free(name[i]);
     }
-    if (n >= 0) free(entry);
+    free(name);
 }
 
 /* Takes `name` and `path`. */
@@ -92,7 +109,8 @@ static void visit_gguf(struct walk *walk, const char *path, const struct stat *i
     const char *file = strrchr(path, '/') + 1;
     size_t len = strlen(file);
     unsigned part = 1, n_part = 1;
-    if (len < 6 || strcasecmp(file + len - 5, ".gguf") != 0 || strcasestr(file, "mmproj")) return;
+    if (len < 6 || strcasecmp(file + len - 5, ".gguf") != 0 || lk_os_strcasestr(file, "mmproj"))
+        return;
     char *stem = xasprintf("%.*s", (int)len - 5, file);
     bool is_split = split_part(stem, &part, &n_part);
     free(stem);
@@ -215,11 +233,11 @@ int model_list_find(const char *name, char **path) {
         if (is_named(&list->item[i], name)) found = &list->item[i];
     for (size_t i = 0; !found && i < list->n; i++) {
         lk_closest_offer(&closest, list->item[i].name);
-        if (strcasestr(list->item[i].name, name) && n++ < 4)
+        if (lk_os_strcasestr(list->item[i].name, name) && n++ < 4)
             xbuf_printf(&several, "%s%.100s", n > 1 ? ", " : "", list->item[i].name);
     }
     for (size_t i = 0; !found && n == 1 && i < list->n; i++)
-        if (strcasestr(list->item[i].name, name)) found = &list->item[i];
+        if (lk_os_strcasestr(list->item[i].name, name)) found = &list->item[i];
     if (found)
         *path = xasprintf("%s", found->path);
     else if (n)

@@ -1,17 +1,14 @@
 /* Error messages, formatted numbers, JSON, and what the terminal can show. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* wcwidth */
-#endif
 #include "output.h"
 
-#include <langinfo.h>
+#include "base/os.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -68,19 +65,16 @@ int terminal_width(FILE *file) {
     enum { MIN_WIDTH = 20, MAX_WIDTH = 1000, DEFAULT_WIDTH = 80 };
     const char *columns = getenv("COLUMNS");
     long wish = columns ? strtol(columns, NULL, 10) : 0;
-    struct winsize size;
     if (!isatty(fileno(file))) return 0;
     if (wish >= MIN_WIDTH && wish <= MAX_WIDTH) return (int)wish;
-    if (ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < MIN_WIDTH) return DEFAULT_WIDTH;
-    return size.ws_col;
+    int known = lk_os_terminal_columns(file);
+    return known < MIN_WIDTH ? DEFAULT_WIDTH : known;
 }
 
 bool use_color(FILE *file) {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(fileno(file)) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
 }
-
-bool locale_is_utf8(void) { return strcmp(nl_langinfo(CODESET), "UTF-8") == 0; }
 
 void print_wrapped(FILE *file, const char *text, int column, int indent, int width) {
     bool line_start = true;
@@ -125,7 +119,7 @@ static int columns_of(const char *text, size_t len) {
         wchar_t c = L'x';
         used = mbrtowc(&c, text + i, len - i, &state);
         if (used == 0 || used > len - i) return n + 1;
-        int w = wcwidth(c);
+        int w = lk_os_char_columns((uint32_t)c);
         n += w < 0 ? 1 : w;
     }
     return n;

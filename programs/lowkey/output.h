@@ -33,8 +33,6 @@ int terminal_width(FILE *file);
 /* True if `file` is a terminal and NO_COLOR is unset. */
 bool use_color(FILE *file);
 
-bool locale_is_utf8(void);
-
 /* Print `text`, wrapped between words to `width` columns. The first line continues at column
  * `column`; the lines after it are indented to `indent`. Ends with a newline. */
 void print_wrapped(FILE *file, const char *text, int column, int indent, int width);

@@ -35,12 +35,16 @@ extern "C" void end_after_lost_page(int) {
     _exit(1);
 }
 
+#ifdef _WIN32
+extern "C" void report_lost_pages(void) {}
+#else
 extern "C" void report_lost_pages(void) {
     struct sigaction action = {};
     action.sa_handler = end_after_lost_page;
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, nullptr);
 }
+#endif
 
 extern "C" __attribute__((constructor(101))) void report_uncaught_exceptions(void) {
     std::set_terminate(end_program);

@@ -12,7 +12,7 @@ extern "C" {
 void report_uncaught_exceptions(void);
 
 /* The same if a page of a mapped file cannot be read (SIGBUS): the file was cut off meanwhile, or
- * its disk or network failed. */
+ * its disk or network failed. Windows: no effect; nothing can cut off a mapped file there. */
 void report_lost_pages(void);
 
 /* The handler of that signal: ends the program. */

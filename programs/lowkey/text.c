@@ -1,13 +1,13 @@
 /* Reads and cleans text. */
 #include "text.h"
 
+#include "base/os.h"
 #include "base/utf8.h"
 #include "interrupt.h"
 #include "output.h"
 #include "xalloc.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -94,7 +94,7 @@ int read_text_file(const char *path, const char *what, size_t max, struct lk_buf
     const char *name = is_stdin ? "standard input" : path;
     struct stat info;
     *text = (struct lk_buf){0};
-    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    int fd = is_stdin ? STDIN_FILENO : lk_os_open(path, LK_OS_READ, 0);
     if (fd < 0 || fstat(fd, &info)) {
         print_error("%s: cannot open %s: %s", what, name, strerror(errno));
         if (fd > 0) close(fd);

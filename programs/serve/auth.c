@@ -1,7 +1,8 @@
 /* Access control: API keys, and without keys the checks of Host and Origin. */
 #include "serve/auth.h"
 
-#include <arpa/inet.h>
+#include "serve/socket.h"
+
 #include <string.h>
 #include <strings.h>
 

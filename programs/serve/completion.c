@@ -1,21 +1,15 @@
 /* The bounded event ring between the scheduler and the HTTP thread of a request. */
 #include "serve/completion.h"
 
+#include "base/os.h"
 #include "lowkey_serve.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static bool init_lock(struct lk_completion *completion) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&completion->lock, NULL);
-    if (pthread_condattr_init(&attr)) return false;
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    bool good = pthread_cond_init(&completion->changed, &attr) == 0;
-    pthread_condattr_destroy(&attr);
-    return good;
+    return lk_os_cond_init(&completion->changed);
 }
 
 static void free_completion(struct lk_completion *completion) {
@@ -181,15 +175,11 @@ static bool pop_locked(struct lk_completion *completion, struct lk_event *event)
 }
 
 bool lk_completion_pop(struct lk_completion *completion, double seconds, struct lk_event *event) {
-    struct timespec deadline;
     double end = lk_now() + seconds;
-    deadline.tv_sec = (time_t)end;
-    deadline.tv_nsec = (long)((end - (double)deadline.tv_sec) * 1e9);
     pthread_mutex_lock(&completion->lock);
     bool found;
     while (!(found = pop_locked(completion, event)))
-        if (pthread_cond_timedwait(&completion->changed, &completion->lock, &deadline) == ETIMEDOUT)
-            break;
+        if (!lk_os_wait_until(&completion->changed, &completion->lock, end)) break;
     if (!found) found = pop_locked(completion, event);
     pthread_mutex_unlock(&completion->lock);
     return found;

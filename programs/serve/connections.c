@@ -2,14 +2,13 @@
 #include "serve/connections.h"
 
 #include "base/clock.h"
+#include "base/os.h"
+#include "serve/socket.h"
 
 #include <math.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
 
 /* An address that has connections. */
 struct peer {
@@ -108,7 +107,7 @@ static void shut_connection(struct lk_connection *x) {
     if (x->shut) return;
     give_up_place(x);
     x->shut = true;
-    shutdown(x->fd, SHUT_RDWR);
+    lk_socket_shut(x->fd);
 }
 
 static void refuse_connection(struct lk_connection *x) {
@@ -179,9 +178,7 @@ static double deadline(const struct lk_connection *x) {
 }
 
 static void wait_until(struct lk_connections *c, double time) {
-    struct timespec until = {.tv_sec = (time_t)time};
-    until.tv_nsec = (long)((time - floor(time)) * 1e9);
-    pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    lk_os_wait_until(&c->changed, &c->lock, time);
 }
 
 static void *run_thread(void *user) {
@@ -218,8 +215,8 @@ static void watch(const struct lk_connection *x) {
  * no place is left. So the more spare places are held, the longer it waits for these threads. */
 static void pace_listener(const struct lk_connections *c, size_t n_entry) {
     size_t n_spare = n_entry > c->opts->n_connection ? n_entry - c->opts->n_connection : 0;
-    long ms = n_spare > LK_SPARE_CONNECTIONS * 3 / 4 ? 10 : n_spare > LK_SPARE_CONNECTIONS / 2;
-    if (ms) nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+    int ms = n_spare > LK_SPARE_CONNECTIONS * 3 / 4 ? 10 : n_spare > LK_SPARE_CONNECTIONS / 2;
+    if (ms) lk_os_sleep(1e-3 * ms);
 }
 
 struct lk_connection *lk_connections_add(struct lk_connections *c, int fd,
@@ -314,14 +311,10 @@ void lk_connection_add_received(struct lk_connection *x, size_t n_bytes) {
 lk_status lk_connections_start(struct lk_connections **out, const struct lk_server_opts *opts,
                                lk_err *err) {
     struct lk_connections *c = calloc(1, sizeof *c);
-    pthread_condattr_t attr;
     if (!c) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the listener");
     c->opts = opts;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    lk_os_cond_init(&c->changed);
     if (pthread_create(&c->thread, NULL, run_thread, c) == 0) {
         *out = c;
         return LK_OK;

@@ -4,6 +4,7 @@
 #endif
 #include "serve/detokenizer.h"
 
+#include "base/os.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static size_t find_stop(struct lk_detokenizer *detok) {
     size_t first = detok->held.len, first_end = SIZE_MAX;
     for (size_t i = 0; detok->held.at && i < detok->n_stop; i++) {
         size_t len = strlen(detok->stop[i]);
-        const char *at = memmem(detok->held.at, detok->held.len, detok->stop[i], len);
+        const char *at = lk_os_memmem(detok->held.at, detok->held.len, detok->stop[i], len);
         size_t start = at ? (size_t)(at - detok->held.at) : 0;
         if (!at || start + len > first_end || (start + len == first_end && start > first)) continue;
         first = start;

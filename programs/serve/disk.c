@@ -1,13 +1,11 @@
 /* The disk thread, and the hand-over of slots between it and the scheduler. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* setpriority of a thread */
-#endif
 #include "serve/disk.h"
+
+#include "base/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 /* A queue of slots, linked by slot->command.next. */
@@ -71,7 +69,7 @@ static void *run_thread(void *user) {
     /* Low priority: a forward pass waits for the slowest of its threads. But several ranks wait for
      * this thread while it saves or loads. */
     const int nice_value = 10;
-    if (disk->opts->n_rank == 1) setpriority(PRIO_PROCESS, 0, nice_value);
+    if (disk->opts->n_rank == 1) lk_os_lower_priority(nice_value);
     pthread_mutex_lock(&disk->lock);
     for (;;) {
         struct lk_slot *slot = pop_slot(&disk->todo);

@@ -1,19 +1,13 @@
 /* Headers of a request, and replies of every kind with their CORS and security headers. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* POLLRDHUP */
-#endif
 #include "serve/exchange.h"
 
 #include "base/hash.h"
+#include "serve/socket.h"
 
-#include <arpa/inet.h>
 #include <microhttpd.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /* ---- the request ---- */
 
@@ -28,7 +22,7 @@ const char *lk_exchange_query(const struct lk_exchange *x, const char *name) {
 static int socket_of(const struct lk_exchange *x) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
+    return info ? (int)info->connect_fd : -1;
 }
 
 /* Send an interim reply. This is the connection's thread, the request was received completely, and
@@ -36,17 +30,16 @@ static int socket_of(const struct lk_exchange *x) {
  * part of the text would break the next message, so then the client counts as disconnected. */
 static bool send_interim_reply(int fd) {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    ssize_t n = send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n == (ssize_t)sizeof text - 1;
+    return lk_socket_send_at_once(fd, text, sizeof text - 1);
 }
 
 bool lk_exchange_is_alive(struct lk_exchange *x) {
-    struct pollfd at = {.fd = socket_of(x), .events = POLLRDHUP};
-    if (poll(&at, 1, 0) <= 0) return true;
-    if (at.revents & (POLLHUP | POLLERR | POLLNVAL)) return false;
-    if (!(at.revents & POLLRDHUP) || x->status || x->probed) return true;
+    int fd = socket_of(x);
+    enum lk_socket_state state = lk_socket_state(fd);
+    if (state == LK_SOCKET_GONE) return false;
+    if (state == LK_SOCKET_OPEN || x->status || x->probed) return true;
     x->probed = true;
-    return !x->is_http_1_0 && send_interim_reply(at.fd);
+    return !x->is_http_1_0 && send_interim_reply(fd);
 }
 
 const char *lk_exchange_address(const struct lk_exchange *x, char text[LK_ADDRESS_LEN]) {
@@ -213,8 +206,7 @@ void lk_exchange_reply_stream(struct lk_exchange *x, const char *type,
                               const struct lk_stream_body *body) {
     /* A client that does not read fills the kernel's buffer, which would grow to megabytes. */
     enum { BLOCK_SIZE = 4096, SEND_BUFFER = 64 << 10 };
-    int send_buffer = SEND_BUFFER;
-    setsockopt(socket_of(x), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+    lk_socket_limit_buffer(socket_of(x), SEND_BUFFER);
     struct stream *s = malloc(sizeof *s);
     struct MHD_Response *reply = NULL;
     if (s) {

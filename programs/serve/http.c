@@ -3,15 +3,13 @@
 #include "serve/http.h"
 
 #include "serve/route.h"
+#include "serve/socket.h"
 
-#include <arpa/inet.h>
 #include <microhttpd.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* ---- headers ---- */
@@ -263,10 +261,10 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
     }
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    int fd = info->connect_fd;
+    int fd = (int)info->connect_fd;
     info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     *context = lk_connections_add(server->connections, fd, info->client_addr);
-    if (!*context) shutdown(fd, SHUT_RDWR);
+    if (!*context) lk_socket_shut(fd);
 }
 
 /* libmicrohttpd calls this when it has the request line. */
@@ -341,8 +339,8 @@ lk_status lk_http_start(struct lk_server *s, lk_err *err) {
 
 void lk_http_close(struct lk_server *s) {
     if (!s->daemon || s->listen_fd >= 0) return;
-    s->listen_fd = MHD_quiesce_daemon(s->daemon);
-    if (s->listen_fd >= 0) shutdown(s->listen_fd, SHUT_RDWR); /* refuses connections from now on */
+    s->listen_fd = (int)MHD_quiesce_daemon(s->daemon);
+    if (s->listen_fd >= 0) lk_socket_shut(s->listen_fd); /* refuses connections from now on */
     lk_connections_drain(s->connections);
 }
 
@@ -358,7 +356,7 @@ bool lk_http_stop(struct lk_server *s, double grace_s) {
         if (!lk_connections_wait(s->connections, last_s)) return false;
     }
     MHD_stop_daemon(s->daemon);
-    if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->listen_fd >= 0) lk_socket_close(s->listen_fd);
     lk_connections_stop(s->connections);
     return true;
 }

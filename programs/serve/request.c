@@ -5,6 +5,7 @@
 #endif
 #include "serve/request.h"
 
+#include "base/os.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
 #include "serve/fields.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- sampling parameters ---- */
 
@@ -32,7 +32,7 @@ static bool parse_seed(struct lk_request *request, struct lk_api_error *error) {
     const int64_t max_exact = INT64_C(1) << 53; /* range of exact integers in a double */
     const json_t *given = json_object_get(request->body, "seed");
     uint32_t drawn = 0;
-    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) drawn = 1;
+    if (!lk_os_random(&drawn, sizeof drawn)) drawn = 1;
     int64_t seed = drawn;
     double real = json_real_value(given);
     if (json_is_integer(given))
@@ -159,9 +159,9 @@ static bool find_content(const char *text, const json_t *message, const char **f
     *len = strlen(content);
     while (*len > 0 && strchr(space, content[*len - 1])) --*len;
     const char *end = text + strlen(text);
-    *first = *last = *len ? memmem(text, (size_t)(end - text), content, *len) : NULL;
+    *first = *last = *len ? lk_os_memmem(text, (size_t)(end - text), content, *len) : NULL;
     for (const char *at = *first; at;
-         at = memmem(at + *len, (size_t)(end - at) - *len, content, *len))
+         at = lk_os_memmem(at + *len, (size_t)(end - at) - *len, content, *len))
         *last = at;
     return *first != NULL;
 }
@@ -213,7 +213,7 @@ static void find_prompt_marks(struct lk_prompt *p, const json_t *messages, const
     p->n_mark = 0;
     if (!p->text) return;
     if (user && find_content(p->text, user, &first, &last, &len))
-        add_mark(p, model, memrchr(p->text, mark, (size_t)(last - p->text)));
+        add_mark(p, model, lk_os_memrchr(p->text, mark, (size_t)(last - p->text)));
     if (!system || system == user || !find_content(p->text, system, &first, &last, &len)) return;
     const char *end = first + len, *rest = end + strspn(end, space);
     if (*rest == mark || *rest == 0) {
@@ -683,7 +683,7 @@ bool lk_request_apply_template(struct lk_request *request, const struct lk_serve
     if (!request->prompt)
         return lk_api_error_set(error, 503, "out_of_memory", NULL, "out of memory: prompt");
     request->n_prompt = 1;
-    bool has_key = getrandom(&random, sizeof random, 0) == sizeof random;
+    bool has_key = lk_os_random(&random, sizeof random);
     snprintf(key, sizeof key, "a%016" PRIx64, random);
     bool good = render(request, opts, has_key ? key : NULL, &taken, error);
     if (good && has_key && json_array_size(taken) > 0 &&

@@ -1,6 +1,7 @@
 /* Responses and chunks in OpenAI's form. */
 #include "serve/response.h"
 
+#include "base/os.h"
 #include "serve/json_field.h"
 #include "serve/request.h"
 #include "serve/tokens.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
@@ -22,7 +22,7 @@ bool lk_response_init(struct lk_response *r, struct lk_completion *completion,
     snprintf(r->id, sizeof r->id, "%s-%" PRIx64 "-%" PRIu64,
              completion->request.chat ? "chatcmpl" : "cmpl", (uint64_t)r->created, number);
     uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) return false;
+    if (!lk_os_random(&random, sizeof random)) return false;
     snprintf(r->secret, sizeof r->secret, "%016" PRIx64, random);
     r->choice = calloc(completion->n_job, sizeof *r->choice);
     if (!r->choice) return false;

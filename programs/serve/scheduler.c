@@ -1,6 +1,7 @@
 /* The scheduler's thread: queue, admission, prefill, decode steps. */
 #include "serve/scheduler.h"
 
+#include "base/os.h"
 #include "lowkey_serve.h"
 #include "serve/running.h"
 #include "serve/slot_prefill.h"
@@ -657,12 +658,9 @@ static void wait_for_work(struct lk_scheduler *s) {
     const double blocked_s = 0.01, idle_s = 0.5;
     pthread_mutex_lock(&s->lock);
     if (!s->woken && !s->ending) {
-        struct timespec until;
         double end =
             lk_now() + (s->running.n || s->running.parked || s->queue.n ? blocked_s : idle_s);
-        until.tv_sec = (time_t)end;
-        until.tv_nsec = (long)((end - floor(end)) * 1e9);
-        pthread_cond_timedwait(&s->changed, &s->lock, &until);
+        lk_os_wait_until(&s->changed, &s->lock, end);
     }
     s->woken = false;
     pthread_mutex_unlock(&s->lock);
@@ -781,12 +779,8 @@ size_t lk_scheduler_snapshot(struct lk_scheduler *s, struct lk_slot_snapshot *sn
 /* ---- start and stop ---- */
 
 static void init_locks(struct lk_scheduler *s) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    lk_os_cond_init(&s->changed);
 }
 
 static void free_scheduler(struct lk_scheduler *s) {

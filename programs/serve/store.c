@@ -1,21 +1,16 @@
 /* Saved sessions on disk: the directory, its index, and the limit of its size. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* flock, realpath, utimensat */
-#endif
 #include "serve/store.h"
 
 #include "base/atomic_file.h"
+#include "base/os.h"
 #include "serve/tokens.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,10 +130,6 @@ static void enforce_limit(struct lk_store *store, uint64_t extra) {
 
 /* ---- reading the directory ---- */
 
-static int64_t to_nanoseconds(struct timespec t) {
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_t *recipe,
                            int32_t **tok, size_t *n_tok, size_t *n_done, lk_err *err) {
     lk_recipe *found = NULL;
@@ -191,11 +182,11 @@ static void remove_stale_temporary(const char *dir, const char *name) {
         strspn(name, name_chars) != len || *name == '.' || *name == '-')
         return;
     snprintf(path, sizeof path, "%.3600s/%.200s", dir, name);
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd = lk_os_open(path, LK_OS_READ | LK_OS_NO_LINK | LK_OS_AT_ONCE, 0);
     if (fd < 0) return;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
-        (info.st_mode & (S_IRWXG | S_IRWXO)) == 0 && info.st_mtime + min_age_s < time(NULL) &&
-        flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+        lk_os_is_private(info.st_mode, info.st_uid) && info.st_mtime + min_age_s < time(NULL) &&
+        lk_os_lock(fd) == 0)
         unlink(path);
     close(fd);
 }
@@ -214,15 +205,12 @@ static void remove_named_temporaries(const struct lk_store *store) {
 static void scan_file(struct lk_store *store, const char *name) {
     struct entry e = {.seen = true};
     char path[LK_MAX_PATH];
-    struct stat info;
     lk_err err = {0};
     remove_stale_temporary(store->store_dir, name);
     if (!is_stored_name(name)) return;
     snprintf(e.name, sizeof e.name, "%s", name);
     stored_path(store, name, path);
-    if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) return;
-    e.size = (uint64_t)info.st_size;
-    e.last_used = to_nanoseconds(info.st_mtim);
+    if (!lk_os_file_info(path, &e.size, &e.last_used)) return;
     pthread_mutex_lock(&store->lock);
     struct entry *known = find_by_name(store, name);
     if (known) known->seen = true, known->size = e.size, known->last_used = e.last_used;
@@ -262,11 +250,11 @@ static lk_status scan_directory(struct lk_store *store, lk_err *err) {
 /* Create the directory if necessary, and check that only the server's user can write to it. */
 static lk_status check_directory(const char *path, lk_err *err) {
     struct stat info;
-    if (mkdir(path, S_IRWXU) != 0 && errno != EEXIST)
+    if (lk_os_make_folder(path, true) != 0 && errno != EEXIST)
         return lk_fail(err, LK_E_IO, "cannot create %s: %s", path, strerror(errno));
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
         return lk_fail(err, LK_E_IO, "%s is not a directory", path);
-    if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)))
+    if (!lk_os_is_own(info.st_mode, info.st_uid))
         return lk_fail(err, LK_E_ARG,
                        "other users can write to %s; sessions require a directory that only the "
                        "server's user can write to (chmod go-w)",
@@ -279,7 +267,7 @@ static lk_status open_directories(struct lk_store *store, lk_err *err) {
     enum { MAX_LEN = 3600 }; /* leaves room for file names */
     lk_status status = check_directory(given, err);
     if (status) return status;
-    char *real = realpath(given, NULL);
+    char *real = lk_os_real_path(given);
     if (!real || strlen(real) > MAX_LEN) {
         status = lk_fail(err, LK_E_IO, "cannot use %.200s: %s", given,
                          real ? "the path is too long" : strerror(errno));
@@ -322,7 +310,8 @@ void lk_store_close(struct lk_store *store) {
 bool lk_store_path(const struct lk_store *store, const char *name, bool must_exist, char *path,
                    struct lk_api_error *error) {
     size_t len = strlen(name);
-    struct stat info;
+    uint64_t size;
+    int64_t time;
     if (strcmp(name, store_subdir) == 0)
         return lk_api_error_set(error, 400, "invalid_value", "filename",
                                 "the session name '%s' is reserved for the server's own files",
@@ -335,15 +324,15 @@ bool lk_store_path(const struct lk_store *store, const char *name, bool must_exi
                                 "'.new'",
                                 name, LK_SESSION_NAME_MAX);
     snprintf(path, LK_MAX_PATH, "%.3600s/%s", store->dir, name);
-    if (lstat(path, &info) != 0) {
-        if (errno != ENOENT)
-            return lk_api_error_set(error, 500, "internal_error", "filename",
-                                    "cannot read session '%s': %s", name, strerror(errno));
-        return !must_exist || lk_api_error_set(error, 404, "session_not_found", "filename",
-                                               "session '%s' not found", name);
-    }
-    return S_ISREG(info.st_mode) || lk_api_error_set(error, 400, "invalid_value", "filename",
-                                                     "'%s' is not a regular file", name);
+    if (lk_os_file_info(path, &size, &time)) return true;
+    if (errno == EINVAL)
+        return lk_api_error_set(error, 400, "invalid_value", "filename",
+                                "'%s' is not a regular file", name);
+    if (errno != ENOENT)
+        return lk_api_error_set(error, 500, "internal_error", "filename",
+                                "cannot read session '%s': %s", name, strerror(errno));
+    return !must_exist || lk_api_error_set(error, 404, "session_not_found", "filename",
+                                           "session '%s' not found", name);
 }
 
 /* ---- the server's own sessions ---- */
@@ -436,18 +425,15 @@ static lk_status init_entry(const struct lk_store *store, const struct lk_slot *
 static lk_status write_entry_file(struct lk_store *store, const struct lk_slot *slot,
                                   struct entry *e, lk_err *err) {
     char path[LK_MAX_PATH];
-    struct stat info;
     uint64_t drawn;
-    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn)
+    if (!lk_os_random(&drawn, sizeof drawn))
         return lk_fail(err, LK_E_IO, "cannot name a session file: no random numbers available");
     snprintf(e->name, sizeof e->name, "%016" PRIx64 "%s", drawn, suffixes[slot->is_prefix]);
     stored_path(store, e->name, path);
     lk_status status = lk_session_save(slot->session, NULL, path, err);
     if (status) return status;
-    if (lstat(path, &info) != 0)
+    if (!lk_os_file_info(path, &e->size, &e->last_used))
         return lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
-    e->size = (uint64_t)info.st_size;
-    e->last_used = to_nanoseconds(info.st_mtim);
     return LK_OK;
 }
 
@@ -490,12 +476,10 @@ lk_status lk_store_load(struct lk_store *store, lk_session *session, const char 
     stored_path(store, name, path);
     lk_status status = lk_session_load(session, NULL, path, err);
     /* Record the use. If that fails, the file will only be removed earlier. */
-    utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+    lk_os_touch(path);
     pthread_mutex_lock(&store->lock);
     struct entry *e = find_by_name(store, name);
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (e) *bytes = e->size, e->last_used = to_nanoseconds(now), e->n_load++;
+    if (e) *bytes = e->size, e->last_used = lk_os_time(), e->n_load++;
     if (e && status && status != LK_E_NOMEM) e->usable = false;
     pthread_mutex_unlock(&store->lock);
     if (status) report(store, err->msg);

@@ -6,11 +6,10 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/os.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <time.h>
 
 enum { MAX_WORKERS = 16, STACK_BYTES = 8 << 20 }; /* tokenizers recurse deeply */
 
@@ -33,14 +32,6 @@ struct lk_workers {
     pthread_t thread[MAX_WORKERS];
 };
 
-static void init_cond(pthread_cond_t *cond) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* The first task, or the first small one; NULL if there is none. */
 static struct task *pop_task(struct lk_workers *w, bool only_small) {
     struct task **at = &w->first, *task;
@@ -55,7 +46,7 @@ static void *run_thread(void *user) {
     struct lk_workers *w = user;
     /* Lower than the model's threads: a forward pass waits for the slowest of them. */
     const int nice_value = 5;
-    setpriority(PRIO_PROCESS, 0, nice_value);
+    lk_os_lower_priority(nice_value);
     pthread_mutex_lock(&w->lock);
     /* Large tasks never take all threads. */
     bool only_small = w->n_started++ == 0 && w->n > 1;
@@ -81,7 +72,7 @@ lk_status lk_workers_start(struct lk_workers **out, size_t n, lk_err *err) {
     pthread_attr_t attr;
     if (!w) return lk_fail(err, LK_E_NOMEM, "out of memory: cannot start the workers");
     pthread_mutex_init(&w->lock, NULL);
-    init_cond(&w->added);
+    lk_os_cond_init(&w->added);
     w->last = &w->first;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
@@ -111,7 +102,7 @@ bool lk_workers_run(struct lk_workers *w, bool large, void (*fn)(void *arg), voi
                     bool (*keep_waiting)(void *user), void *user) {
     const double check_s = 0.25;
     struct task task = {.fn = fn, .arg = arg, .large = large};
-    init_cond(&task.changed);
+    lk_os_cond_init(&task.changed);
     pthread_mutex_lock(&w->lock);
     bool dropped = w->closed;
     if (!dropped) {
@@ -120,9 +111,7 @@ bool lk_workers_run(struct lk_workers *w, bool large, void (*fn)(void *arg), voi
         pthread_cond_broadcast(&w->added);
     }
     while (!dropped && task.state != DONE) {
-        double end = lk_now() + check_s;
-        struct timespec until = {(time_t)end, (long)((end - (double)(time_t)end) * 1e9)};
-        pthread_cond_timedwait(&task.changed, &w->lock, &until);
+        lk_os_wait_until(&task.changed, &w->lock, lk_now() + check_s);
         if (task.state != QUEUED) continue;
         bool go_on = !w->closed;
         if (go_on) {

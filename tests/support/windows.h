@@ -1,0 +1,60 @@
+/* Included before each source of the tests for Windows: functions of POSIX that tests call. */
+#ifndef LK_SUPPORT_WINDOWS_H
+#define LK_SUPPORT_WINDOWS_H
+
+#ifndef __cplusplus
+
+#include <direct.h>
+#include <io.h>
+#include <malloc.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Blocks of aligned_alloc, which Windows frees by another function: at most 64 at a time. */
+static void *lk_test_aligned[64];
+
+static inline void *lk_test_aligned_alloc(size_t alignment, size_t size) {
+    int i = 0;
+    while (i < 64 && lk_test_aligned[i]) i++;
+    return i < 64 ? lk_test_aligned[i] = _aligned_malloc(size, alignment) : NULL;
+}
+#define aligned_alloc(alignment, size) lk_test_aligned_alloc(alignment, size)
+
+static inline void lk_test_free(void *ptr) {
+    for (int i = 0; i < 64; i++)
+        if (ptr && lk_test_aligned[i] == ptr) {
+            lk_test_aligned[i] = NULL;
+            _aligned_free(ptr);
+            return;
+        }
+    free(ptr);
+}
+#define free(ptr) lk_test_free(ptr)
+
+static inline int lk_test_mkdir(const char *path, int mode) {
+    (void)mode;
+    return _mkdir(path);
+}
+#define mkdir(path, mode) lk_test_mkdir(path, mode)
+
+static inline int setenv(const char *name, const char *value, int overwrite) {
+    if (!overwrite && getenv(name)) return 0;
+    return _putenv_s(name, value);
+}
+
+static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
+
+static inline char *mkdtemp(char *path) {
+    size_t len = strlen(path);
+    for (unsigned i = 0; len >= 6 && i < 1000; i++) {
+        snprintf(path + len - 6, 7, "%06u", (unsigned)rand() % 1000000);
+        if (_mkdir(path) == 0) return path;
+    }
+    return NULL;
+}
+
+#endif
+
+#endif
