@@ -14,7 +14,8 @@ import sys
 import build
 
 CACHE = os.path.dirname(build.WORK)
-ZIG = ("ziglang", "0.17.1")
+# The wheel for x86-64 Linux.
+ZIG = ("ziglang", "0.17.1", "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54")
 # Debian's sources, as in build.py. cmocka is for the tests.
 CMOCKA = ("cmocka", "1.1.5-2.1", "cmocka_1.1.5.orig.tar.xz", "f0ccd8242d55e2fd74b16ba518359151f6f8383ff8aef4976e48393f77bba8b6")
 TARGETS = {"windows-x86_64": ("x86_64-windows-gnu", "x86_64-w64-mingw32"), "macos-aarch64": ("aarch64-macos", "aarch64-apple-darwin")}
@@ -36,7 +37,9 @@ def zig():
     if not os.path.exists(f"{folder}/done"):
         build.say(f"installing {ZIG[0]} {ZIG[1]} in {folder}")
         build.run(sys.executable, "-m", "venv", folder)
-        build.run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary", ":all:", f"{ZIG[0]}=={ZIG[1]}")
+        build.write(f"{folder}/requirements", f"{ZIG[0]}=={ZIG[1]} --hash=sha256:{ZIG[2]}\n")
+        build.run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes",
+                  "-r", f"{folder}/requirements")
         build.write(f"{folder}/done", "")
     return subprocess.run([python, "-c", "import ziglang, os; print(os.path.dirname(ziglang.__file__) + '/zig')"], check=True,
                           text=True, stdout=subprocess.PIPE).stdout.strip()
@@ -61,7 +64,7 @@ def archive(root, name, folder, options):
 
 
 def make_jansson(root, windows):
-    source = build.unpack_source(build.JANSSON)
+    source = build.unpack_source(build.MACHINES[0], build.JANSSON)
     with open(f"{source}/src/jansson_config.h.in", encoding="utf-8") as file:
         text = file.read()
     for key, value in JANSSON_CONFIG.items():
@@ -74,7 +77,7 @@ def make_jansson(root, windows):
 
 
 def make_cmocka(root, windows):
-    source = build.unpack_source(CMOCKA)
+    source = build.unpack_source(build.MACHINES[0], CMOCKA)
     has = CMOCKA_HAS if not windows else [name for name in CMOCKA_HAS if name not in ("STRSIGNAL", "CLOCK_GETTIME_REALTIME")] + ["IO_H"]
     lines = [f"#define HAVE_{name} 1\n" for name in has]
     build.write(f"{source}/src/config.h", "".join(lines) + f"#define HAVE_GCC_THREAD_LOCAL_STORAGE 1\n#define WORDS_SIZEOF_VOID_P {8}\n")
@@ -84,7 +87,7 @@ def make_cmocka(root, windows):
 
 
 def make_microhttpd(root, host):
-    source = build.unpack_source(build.MICROHTTPD)
+    source = build.unpack_source(build.MACHINES[0], build.MICROHTTPD)
     build.run("./configure", "-q", f"--host={host}", "--disable-https", "--disable-shared", "--disable-doc", "--disable-examples",
               "--disable-curl", "--disable-nls", "--disable-dependency-tracking", cwd=source,
               env={"CC": f"{root}/bin/clang", "AR": f"{root}/bin/ar", "RANLIB": f"{root}/bin/ranlib", "RC": f"{root}/bin/windres",

@@ -4,6 +4,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cxx_call.h"
+#include "base/os.h"
 #include "cache/project.h"
 #include "engine/adapters.h"
 #include "lowkey_lab.h"
@@ -16,7 +17,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct exporter {
     const lk_export_opts *opts;
@@ -329,17 +329,11 @@ static void exporter_close(struct exporter *e) {
     lk_net_free(e->net, ledger);
 }
 
-/* Whether both paths are the same file. */
-static bool is_same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_export_opts *opts,
                     const char *path, lk_export_result *result, lk_err *err) {
     struct exporter e = {.opts = opts, .model_path = model_path};
     struct lk_atomic_file f;
-    if (is_same_file(path, model_path) || is_same_file(path, sidecar_path))
+    if (lk_os_is_same_file(path, model_path) || lk_os_is_same_file(path, sidecar_path))
         return lk_fail(err, LK_E_ARG, "%s is read by the export; write to another file", path);
     lk_status status = exporter_open(&e, sidecar_path, err);
     if (!status) status = lk_atomic_file_open_public(&f, path, err);

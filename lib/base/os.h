@@ -73,6 +73,9 @@ bool lk_os_is_private(unsigned mode, unsigned owner);
  * False if there is none, with errno. */
 bool lk_os_file_info(const char *path, uint64_t *size, int64_t *time);
 
+/* Whether both paths are the same file. */
+bool lk_os_is_same_file(const char *a, const char *b);
+
 /* Set that time of a file, which is not a link, to now. A failure is ignored. */
 void lk_os_touch(const char *path);
 

@@ -1,4 +1,4 @@
-/* Linux and macOS. Where macOS lacks something, its part stands next to that of Linux. */
+/* Linux and macOS. If macOS lacks something, its part stands next to the one for Linux. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -118,6 +118,11 @@ bool lk_os_file_info(const char *path, uint64_t *size, int64_t *time) {
     *time = to_nanoseconds(info.st_mtim);
 #endif
     return true;
+}
+
+bool lk_os_is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 void lk_os_touch(const char *path) { utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); }

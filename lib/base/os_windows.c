@@ -165,6 +165,20 @@ bool lk_os_file_info(const char *path, uint64_t *size, int64_t *time) {
     return true;
 }
 
+static bool file_identity(const char *path, BY_HANDLE_FILE_INFORMATION *info) {
+    int fd = lk_os_open(path, LK_OS_READ, 0);
+    bool known = fd >= 0 && GetFileInformationByHandle(handle_of(fd), info);
+    if (fd >= 0) _close(fd);
+    return known;
+}
+
+bool lk_os_is_same_file(const char *a, const char *b) {
+    BY_HANDLE_FILE_INFORMATION x, y;
+    return file_identity(a, &x) && file_identity(b, &y) &&
+           x.dwVolumeSerialNumber == y.dwVolumeSerialNumber &&
+           x.nFileIndexHigh == y.nFileIndexHigh && x.nFileIndexLow == y.nFileIndexLow;
+}
+
 void lk_os_touch(const char *path) {
     HANDLE file = CreateFileA(path, FILE_WRITE_ATTRIBUTES,
                               FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,

@@ -1,6 +1,8 @@
 /* Loading, unloading and finding of models, and the requests that wait for one. */
 #include "serve/models.h"
 
+#include "base/os.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -86,9 +88,7 @@ enum lk_served_state lk_models_state(struct lk_models *m, struct lk_served *s) {
 /* ---- requests; the lock is held in the static functions of this part ---- */
 
 static void wait_changed(struct lk_models *m, double seconds) {
-    double end = lk_now() + seconds;
-    struct timespec until = {(time_t)end, (long)((end - floor(end)) * 1e9)};
-    pthread_cond_timedwait(&m->changed, &m->lock, &until);
+    lk_os_wait_until(&m->changed, &m->lock, lk_now() + seconds);
 }
 
 static void add_user(struct lk_models *m, struct lk_served *s) {
@@ -460,12 +460,8 @@ void lk_models_print_metrics(struct lk_models *m, const struct lk_metrics *serve
 /* ---- start and stop ---- */
 
 static void init_locks(struct lk_models *m) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    lk_os_cond_init(&m->changed);
     lk_turn_init(&m->turn);
 }
 

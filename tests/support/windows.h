@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Blocks of aligned_alloc, which Windows frees by another function: at most 64 at a time. */
-static void *lk_test_aligned[64];
+/* Blocks of aligned_alloc, which Windows frees by another function: at most 64 at a time, in one
+ * table for all files. */
+__attribute__((selectany)) void *lk_test_aligned[64];
 
 static inline void *lk_test_aligned_alloc(size_t alignment, size_t size) {
     int i = 0;
@@ -44,16 +45,12 @@ static inline int setenv(const char *name, const char *value, int overwrite) {
     return _putenv_s(name, value);
 }
 
-static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
-
-static inline char *mkdtemp(char *path) {
-    size_t len = strlen(path);
-    for (unsigned i = 0; len >= 6 && i < 1000; i++) {
-        snprintf(path + len - 6, 7, "%06u", (unsigned)rand() % 1000000);
-        if (_mkdir(path) == 0) return path;
-    }
-    return NULL;
+static inline char *stpcpy(char *to, const char *from) {
+    size_t n = strlen(from);
+    return (char *)memcpy(to, from, n + 1) + n;
 }
+
+static inline int unsetenv(const char *name) { return _putenv_s(name, ""); }
 
 #endif
 
