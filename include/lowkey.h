@@ -218,6 +218,12 @@ struct lk_model_opts {
     /* Where sessions that name no device of their own (lk_session_opts) have their rows. It is
      * opened with the model. */
     const char *cache_device;
+
+    /* A LoRA adapter in llama.cpp's form (GGUF), which is added to the weights when they are
+     * loaded; quantized matrices that it changes are then held in 8 bits. NULL: none. Not together
+     * with a sidecar. lora_scale: factor of the adapter; 0: 1. */
+    const char *lora;
+    float lora_scale;
 };
 
 /* The devices of this machine that lk_model_opts can name, by index. False if there are not so
@@ -254,7 +260,7 @@ typedef struct {
     uint64_t device_weight_bytes; /* weights in its memory, not part of weight_bytes */
     uint64_t device_bytes;        /* held there now: weights, and activations of all sessions */
     int32_t bos, eos, eot;        /* token ids: begin of text, end of text, end of turn; -1: none */
-    bool is_adapted;              /* its weights are the file's and the sidecar's adapters */
+    bool is_adapted;              /* its weights are the file's with adapters added */
 } lk_model_info;
 
 /* Properties of a model. */

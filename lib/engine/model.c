@@ -12,6 +12,7 @@
 #include "lowkey_serve.h"
 #include "model/blocks.h"
 #include "model/exact_attention.h"
+#include "model/lora.h"
 #include "pretend/pretend.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
@@ -73,20 +74,30 @@ static lk_status open_sidecar(struct lk_model *model, const struct lk_net *net, 
     return status ? status : lk_latent_store_new(&model->latents, &model->ledger, err);
 }
 
-/* Open the weights with the adapters of the sidecar, if there is one, added to them.
- * The sidecar is opened first, which needs only the header. */
+/* Open the weights with the adapters of the sidecar or of opts->lora, if there are any, added to
+ * them. Those files are opened first, which needs only the header. */
 static lk_status open_net(struct lk_model *model, const char *path, const lk_model_opts *opts,
                           struct lk_net_opts net_opts, lk_err *err) {
     struct lk_net_opts header_only = {
         .header_only = true, .n_ctx = net_opts.n_ctx, .kernels = net_opts.kernels};
     struct lk_net *header = NULL;
-    if (!opts->sidecar) return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
+    if (opts->sidecar && opts->lora)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "a sidecar is made for weights without an adapter; give only one of them");
+    if (!opts->sidecar && !opts->lora)
+        return lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
     lk_status status = lk_net_open(&header, path, &header_only, &model->ledger, err);
-    if (!status) status = open_sidecar(model, header, opts->sidecar, err);
-    if (!status)
+    if (!status && opts->lora)
+        status = lk_lora_open(&model->lora, opts->lora, opts->lora_scale ? opts->lora_scale : 1,
+                              &header->hp, &model->ledger, err);
+    if (!status && opts->sidecar) status = open_sidecar(model, header, opts->sidecar, err);
+    if (!status && opts->sidecar)
         status = lk_adapters_new(&model->adapter, model->sidecar, &header->hp, &model->ledger, err);
-    net_opts.adapter = model->adapter;
+    net_opts.adapter = model->lora ? model->lora->adapter : model->adapter;
+    net_opts.ffn_adapter = model->lora ? model->lora->ffn : NULL;
     if (!status) status = lk_net_open(&model->net, path, &net_opts, &model->ledger, err);
+    if (!status && model->lora) /* saved sessions belong to the changed weights */
+        model->net->fingerprint ^= model->lora->fingerprint;
     if (status && header) {
         lk_adapters_free(model->adapter, &header->hp, &model->ledger);
         model->adapter = NULL;
@@ -161,6 +172,7 @@ static lk_status free_model(struct lk_op *op, lk_err *err) {
                model->rope ? 2 * sizeof *model->rope : 0);
     lk_latent_store_free(model->latents);
     if (model->net) lk_adapters_free(model->adapter, &model->net->hp, &model->ledger);
+    lk_lora_free(model->lora);
     lk_sidecar_close(model->sidecar);
     lk_net_free(model->net, &model->ledger);
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
@@ -297,7 +309,7 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .bos = special.bos,
                            .eos = special.eos,
                            .eot = special.eot,
-                           .is_adapted = model->adapter != NULL};
+                           .is_adapted = model->adapter || model->lora};
 }
 
 bool lk_model_tuned(const lk_model *model, size_t i, lk_preset *out) {

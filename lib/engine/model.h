@@ -28,6 +28,7 @@ struct lk_model {
     struct lk_vocab *vocab;
     struct lk_sidecar *sidecar;      /* NULL if the model was opened without one */
     struct lk_latent_store *latents; /* what sessions share of its bases; NULL without one */
+    struct lk_lora *lora;            /* merged into the weights, or NULL */
     struct lk_adapter *adapter;      /* [n_layer][LK_N_ADAPTED] merged into the weights, or NULL */
     struct lk_rope *rope; /* [2]: full attention, sliding window; NULL if K is not rotated */
     const struct lk_kernels *kernels;

@@ -1,6 +1,6 @@
-/* Adapters: low-rank updates of a layer's attention weights, merged when the weights are loaded
- * (LoRA, Hu et al. 2022; for recovery after compression: Palu, appendix D, Eq. 10, and "Effectively
- * Compress KV Heads", section 4.1).
+/* Adapters: low-rank updates of a layer's weights, merged when the weights are loaded
+ * (LoRA, Hu et al. 2022; files of other programs: model/lora.h; for recovery after compression:
+ * Palu, appendix D, Eq. 10, and "Effectively Compress KV Heads", section 4.1).
  *
  *   W' = W + B A     W: [n_out][n_in]  A: [rank][n_in]  B: [n_out][rank], times alpha / rank
  *
@@ -23,6 +23,9 @@ enum lk_adapted {
     LK_ADAPT_O,
     LK_N_ADAPTED,
 };
+
+/* The same of a dense feed-forward layer, for adapters of other programs (model/lora.h). */
+enum lk_ffn_adapted { LK_ADAPT_GATE, LK_ADAPT_UP, LK_ADAPT_DOWN, LK_N_FFN_ADAPTED };
 
 /* The name in a model file, without layer and ending: "attn_q". Static. */
 const char *lk_adapted_name(enum lk_adapted which);

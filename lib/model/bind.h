@@ -57,6 +57,7 @@ struct lk_loader {
     uint8_t *used; /* [tensors of the file] 1 if bound */
     struct lk_ledger *ledger;
     struct lk_ggml_device *device; /* NULL: there is none */
+    size_t n_ffn_adapted;          /* adapters of feed-forward layers that were added */
     struct lk_net_opts opts;
 };
 

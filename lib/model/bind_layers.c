@@ -93,6 +93,21 @@ lk_status lk_bind_attention(struct lk_net *net, struct lk_loader *ld, int layer,
     return status;
 }
 
+/* Add an adapter of a feed-forward layer to the tensor for `dst`, bound since `first`. */
+static void add_ffn_adapter(struct lk_loader *ld, int layer, enum lk_ffn_adapted which,
+                            struct ggml_tensor **dst, int64_t n_row, size_t first) {
+    const struct lk_adapter *adapter = ld->opts.ffn_adapter;
+    if (adapter) adapter += layer * LK_N_FFN_ADAPTED + (int)which;
+    if (!adapter || !adapter->rank) return;
+    for (size_t i = first; i < ld->n_bind; i++) {
+        struct lk_bind *b = &ld->bind[i];
+        if (b->dst != dst) continue;
+        b->segment[0] = (struct lk_row_segment){n_row, adapter};
+        b->n_segment = 1;
+        ld->n_ffn_adapted++;
+    }
+}
+
 lk_status lk_bind_dense_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
     int64_t n_embd = net->hp.n_embd, n_ff = net->hp.n_ff;
     struct lk_layer *l = &net->layer[layer];
@@ -108,8 +123,12 @@ lk_status lk_bind_dense_ffn(struct lk_net *net, struct lk_loader *ld, int layer,
     };
     size_t before = ld->n_bind;
     lk_status status = lk_bind(ld, gate, 4, layer, err);
+    add_ffn_adapter(ld, layer, LK_ADAPT_GATE, &l->ffn_gate, n_ff, before);
+    add_ffn_adapter(ld, layer, LK_ADAPT_UP, &l->ffn_up, n_ff, before);
     lk_bind_concat(ld, &l->ffn_gate_up, &l->ffn_gate_up_b, before, 2);
-    return status ? status : lk_bind(ld, down, 2, layer, err);
+    if (!status) status = lk_bind(ld, down, 2, layer, err);
+    add_ffn_adapter(ld, layer, LK_ADAPT_DOWN, &l->ffn_down, n_embd, before);
+    return status;
 }
 
 lk_status lk_bind_gated_ffn(struct lk_net *net, struct lk_loader *ld, int layer, lk_err *err) {
@@ -194,7 +213,8 @@ lk_status lk_bind_plain_layers(struct lk_net *net, struct lk_loader *ld, lk_err 
 lk_status lk_bind_check_unchanged(const struct lk_loader *ld, lk_err *err) {
     if (!ld->opts.adapter) return LK_OK;
     return lk_fail(err, LK_E_UNSUPPORTED,
-                   "sidecars that change weights are not supported for %s models; open the model "
+                   "adapters, and sidecars that change weights, are not supported for %s models; "
+                   "open the model "
                    "without",
                    ld->reader.arch);
 }

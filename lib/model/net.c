@@ -398,6 +398,14 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     if (!status) status = choose_layers(net, ld, err);
     if (!status) status = choose_device(net, ld, err);
     if (status) return status;
+    size_t n_ffn = 0;
+    for (int i = 0; ld->opts.ffn_adapter && i < net->hp.n_layer * LK_N_FFN_ADAPTED; i++)
+        n_ffn += ld->opts.ffn_adapter[i].rank > 0;
+    if (n_ffn != ld->n_ffn_adapted)
+        return lk_fail(err, LK_E_UNSUPPORTED,
+                       "the adapter changes feed-forward layers, which is not supported for %s "
+                       "models",
+                       ld->reader.arch);
     net->file_bytes = ld->file.size;
     for (size_t i = 0; !ld->opts.f32 && i < ld->n_bind; i++)
         if (!ld->bind[i].is_elsewhere)

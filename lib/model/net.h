@@ -183,6 +183,7 @@ struct lk_net_opts {
     /* [n_layer][LK_N_ADAPTED] adapters that are merged into the weights, or NULL. Only read while
      * the model is loaded. LK_E_FORMAT if the sum is not finite. */
     const struct lk_adapter *adapter;
+    const struct lk_adapter *ffn_adapter; /* [n_layer][LK_N_FFN_ADAPTED], or NULL */
     lk_progress progress;
     void *user;
 };

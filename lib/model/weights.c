@@ -75,8 +75,8 @@ static lk_status add_adapter(struct lk_loader *ld, const struct lk_row_segment *
     lk_release(ld->ledger, LK_FOR_OTHER, w, size);
     return finite ? LK_OK
                   : lk_fail(err, LK_E_FORMAT,
-                            "the sidecar's adapters make weights that are too large; train them "
-                            "again with `lowkey train lora`");
+                            "the adapters make weights that are too large; train them again with "
+                            "'lowkey train lora', or use a smaller scale");
 }
 
 /* Write the tensor's data to `out`, as `type`: lk_bound_type, or f32. Pages of the file that are no

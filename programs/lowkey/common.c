@@ -43,6 +43,12 @@ struct opt_group model_options(struct model_args *args, enum model_use use) {
           "file from 'lowkey compress' or 'lowkey train', for recipes that need one; its adapters "
           "are merged into the weights",
           OPT_TEXT, &args->sidecar, .complete = "*.gguf"}},
+        {MODEL_RUN,
+         {0, "lora", "FILE", "LoRA adapter in llama.cpp's form (GGUF), merged into the weights",
+          OPT_TEXT, &args->lora, .complete = "*.gguf"}},
+        {MODEL_RUN,
+         {0, "lora-scale", "X", "factor of the adapter (default 1)", OPT_REAL, &args->lora_scale,
+          -100, 100, .rare = true}},
         {all,
          {0, "weights", "KIND",
           "shipped (default): as stored in the file; f32: dequantized and slow, but activations "
@@ -106,6 +112,8 @@ int model_opts_from_args(const struct model_args *args, lk_model_opts *out) {
                            .n_device_layers = (int32_t)args->layers,
                            .cache_device = cache_device(args),
                            .sidecar = args->sidecar,
+                           .lora = args->lora,
+                           .lora_scale = (float)args->lora_scale,
                            .weights = f32 ? LK_WEIGHTS_F32 : LK_WEIGHTS_AS_SHIPPED};
     return STATUS_OK;
 }
@@ -118,7 +126,9 @@ int model_open(const struct model_args *args, bool fetch, lk_model **out) {
     if (!status) status = model_find(args->model, fetch, &path);
     if (status) return status;
 
-    if (args->stages > 1 && !args->cluster)
+    if (args->lora && args->cluster)
+        status = print_error("--lora: several ranks cannot use an adapter");
+    else if (args->stages > 1 && !args->cluster)
         status = print_error("--stages: this process is alone; start several ranks with mpirun or "
                              "srun");
     else if (args->cluster &&

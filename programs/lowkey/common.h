@@ -22,7 +22,8 @@ int print_lk_error(const lk_err *err);
 /* ---- model ---- */
 
 struct model_args {
-    const char *model, *weights, *kernels, *sidecar, *device, *cache_device;
+    const char *model, *weights, *kernels, *sidecar, *lora, *device, *cache_device;
+    double lora_scale; /* 0: 1 */
     int64_t threads;
     int64_t layers;      /* on the device; 0: all */
     int64_t stages;      /* 0: --stages is not given, one */

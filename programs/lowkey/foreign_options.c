@@ -91,8 +91,10 @@ static const struct foreign_option table[] = {
     {"--draft-max --draft-min --draft-n --draft-n-min --draft-p-min --draft-p-split -td "
      "--threads-draft -cd --ctx-size-draft -ngld --gpu-layers-draft --spec-draft-n-max",
      "lowkey drafts as many tokens as pay; leave it out"},
-    {"--lora --lora-scaled --control-vector -mm --mmproj --image --audio -mv --model-vocoder",
-     "lowkey has no adapters of llama.cpp and no images"},
+    {"--lora-scaled", "use --lora FILE and --lora-scale X"},
+    {"--lora", "run, chat and serve have it, but not this command"},
+    {"--control-vector -mm --mmproj --image --audio -mv --model-vocoder",
+     "lowkey has no control vectors and no images"},
     {"--kl-divergence --kl-divergence-base --save-all-logits --perplexity",
      "'lowkey perplexity' always compares with the full cache; leave it out"},
     {"--hellaswag --winogrande --multiple-choice", "use lm-eval (docs/python.md)"},

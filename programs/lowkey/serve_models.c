@@ -238,10 +238,15 @@ static int check_options(const struct serve_args *a) {
     const struct {
         bool given;
         const char *name;
-    } of_one[] = {{a->model.sidecar, "sidecar"}, {a->chat_template, "chat-template-file"},
-                  {a->name.n, "name"},           {a->auto_kv.memory, "memory"},
-                  {a->auto_kv.tune, "tune"},     {a->sandbox, "sandbox"},
-                  {a->model.cluster, "stages"},  {a->strict_model, "strict-model"}};
+    } of_one[] = {{a->model.sidecar, "sidecar"},
+                  {a->model.lora, "lora"},
+                  {a->chat_template, "chat-template-file"},
+                  {a->name.n, "name"},
+                  {a->auto_kv.memory, "memory"},
+                  {a->auto_kv.tune, "tune"},
+                  {a->sandbox, "sandbox"},
+                  {a->model.cluster, "stages"},
+                  {a->strict_model, "strict-model"}};
     for (size_t i = 0; i < sizeof of_one / sizeof of_one[0]; i++)
         if (of_one[i].given)
             return print_error("--%s is for a server with one model; give one -m and no --models",
