@@ -87,7 +87,11 @@ def check_one(machine, suite, kind, path, model, text):
     else:
         run("cp", "-a", bare_system(suite, machine), root)
         copy(path, root)
-        command = {"archive": f"tar -xf /{name} && /{name.removesuffix('.tar.gz')}/bin/lowkey run -m /model.gguf {prompt}",
+        unpack = f"tar -xf /{name} && "
+        if machine.cross:  # tar cannot change modes in qemu-user 7.2
+            run("tar", "-xf", path, "-C", root)
+            unpack = ""
+        command = {"archive": f"{unpack}/{name.removesuffix('.tar.gz')}/bin/lowkey run -m /model.gguf {prompt}",
                    "deb": f"apt-get install -qq /{name} >&2 && lowkey run -m /model.gguf {prompt}",
                    "wheel": "python3 -m venv /venv && /venv/bin/pip install -q --no-index --find-links /wheels "
                             f"/{name} && /venv/bin/lowkey run -m /model.gguf {prompt} && /venv/bin/python -c '{SNIPPET}'"}[kind]
