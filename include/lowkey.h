@@ -257,6 +257,9 @@ typedef struct {
     const char *prompt_lack; /* why prompts attend in RAM although a device computes layers; static;
                                 NULL: they attend on the device, unless a recipe's policy selects
                                 rows, or there is no device */
+    int32_t n_device_recurrent;   /* recurrent layers whose states sessions have in its memory */
+    const char *recurrence_lack;  /* why the CPU computes the recurrences of the device's layers;
+                                    static; NULL: it does not, or there are none */
     uint64_t device_weight_bytes; /* weights in its memory, not part of weight_bytes */
     uint64_t device_bytes;        /* held there now: weights, and activations of all sessions */
     int32_t bos, eos, eot;        /* token ids: begin of text, end of text, end of turn; -1: none */
@@ -347,7 +350,8 @@ struct lk_session_opts {
      * CPU. A recipe or a model that the device cannot run is refused by lk_session_new,
      * LK_E_UNSUPPORTED. */
     const char *device;
-    uint64_t max_device_bytes; /* limit for the memory of the device; 0: none */
+    uint64_t max_device_bytes; /* limit for its memory there, and for states of recurrent layers on
+                                  the model's device; 0: none */
 
     int32_t n_checkpoint;      /* maximum of the states that lk_session_sync keeps; 0: none, so an
                                   edited or repeated turn is prefilled from the start with most
@@ -417,14 +421,15 @@ typedef struct {
                                rows under an eviction policy */
     uint64_t exact_bytes; /* f16 rows: sinks, windows, rows that are not quantized yet */
     uint64_t padding_bytes;    /* unused parts of blocks, reserved blocks, tables */
-    uint64_t state_bytes;      /* sums of evicted rows (absorb) */
+    uint64_t state_bytes;      /* states of recurrent layers; sums of evicted rows (absorb) */
     uint64_t cache_bytes;      /* all of the above */
     uint64_t checkpoint_bytes; /* of checkpoints, in addition to cache_bytes */
     uint64_t shared_bytes;     /* part of cache_bytes in blocks that other sessions may share */
     uint64_t f16_bytes;        /* what an f16 cache would need for these tokens */
     uint64_t scratch_bytes;    /* activations, logits, graphs; not part of the cache */
-    uint64_t device_bytes;     /* in the memory of the device: rows, which are part of cache_bytes,
-                                  and scratch, which is not part of scratch_bytes */
+    uint64_t device_bytes;     /* in the memory of devices: rows and states of recurrent layers,
+                                  which are part of cache_bytes, and scratch, which is not part of
+                                  scratch_bytes */
     double bits_per_value;     /* 16 x cache_bytes / f16_bytes */
     double bytes_per_token;    /* cache_bytes / n_tok */
     uint64_t sidecar_bytes;    /* what the recipe needs of the sidecar; sessions share most of it */
@@ -454,8 +459,9 @@ typedef struct {
     uint64_t derived_bytes; /* of scratch_bytes: what each session makes of it for itself */
     uint64_t device_bytes;  /* weights and activations on the model's device, in no other number */
     uint64_t device_cache_bytes;   /* rows on the session's device, in whole slabs of the device and
-                                    with one to grow for each block size: part of cache_bytes, but
-                                    not of peak_bytes, which are in RAM */
+                                    with one to grow for each block size, and states of recurrent
+                                    layers on the model's: part of cache_bytes, but not of
+                                    peak_bytes, which are in RAM */
     uint64_t device_scratch_bytes; /* what the session has there besides rows, at most */
     uint64_t device_shared_bytes;  /* what all sessions of the recipe share there, of the sidecar */
 } lk_plan;

@@ -130,13 +130,13 @@ void lk_checkpoints_take(struct lk_session *s, bool is_end) {
     lk_checkpoints_drop(s, s->n_tok - 1);
     make_room(s, s->n_tok);
     struct lk_checkpoint *at = &c->at[c->n];
-    bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at);
-    if (!lk_agree_all(s->model, made)) { /* all processes have the same ones */
+    bool made = make_checkpoint(s, s->n_tok, s->cache, logits, at),
+         ok = made && !lk_recurrent_get(s, at->states, NULL);
+    if (!lk_agree_all(s->model, ok)) { /* all processes have the same ones */
         if (made) lk_checkpoint_free(s, at);
         return;
     }
     c->n++;
-    if (s->recurrent) memcpy(at->states, s->recurrent, recurrent_bytes(s));
     if (s->absorb) lk_absorb_get(s->absorb, (char *)at->states + recurrent_bytes(s));
     lk_checkpoints_fit_bytes(s);
 }
@@ -241,8 +241,8 @@ void lk_checkpoints_keep_planned(struct lk_session *s) {
 lk_status lk_checkpoints_restore(struct lk_session *s, const struct lk_checkpoint *from,
                                  lk_err *err) {
     lk_status status = lk_cache_copy(s->cache, from->cache, err);
+    if (!status) status = lk_recurrent_set(s, from->states, err);
     if (status) return status;
-    if (s->recurrent) memcpy(s->recurrent, from->states, recurrent_bytes(s));
     if (s->absorb) lk_absorb_set(s->absorb, (const char *)from->states + recurrent_bytes(s));
     if (from->logits) memcpy(s->logits, from->logits, logits_bytes(s));
     s->n_tok = from->n_tok;

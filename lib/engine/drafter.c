@@ -263,7 +263,7 @@ struct lk_drafter {
 uint64_t lk_drafter_bytes(const lk_model *model, int32_t n_ctx, size_t n_tok) {
     const struct lk_hparams *hp = &model->net->hp;
     return sizeof(struct lk_drafter) + lk_ngram_index_bytes((size_t)n_ctx) +
-           n_tok * hp->n_vocab * sizeof(float) + lk_recurrent_drafts_bytes(hp, (int)n_tok);
+           n_tok * hp->n_vocab * sizeof(float) + lk_recurrent_drafts_bytes(model->net, (int)n_tok);
 }
 
 lk_status lk_drafter_new(lk_drafter **out, lk_session *session, lk_err *err) {

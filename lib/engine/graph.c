@@ -2,6 +2,7 @@
 #include "engine/graph.h"
 
 #include "base/cxx_call.h"
+#include "model/recurrence_nodes.h"
 
 #include <stdint.h>
 
@@ -29,12 +30,17 @@ static bool make_room(struct lk_ledger *ledger, void **mem, size_t *size, size_t
     return *mem;
 }
 
+/* Capacity of a piece after the first one. */
+static size_t piece_nodes(const struct lk_graph *graph) {
+    return graph->piece_node ? (size_t)graph->piece_node : LK_PIECE_NODES;
+}
+
 lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *ledger,
                          lk_err *err) {
     size_t n_piece = (size_t)graph->max_piece,
            size = ggml_tensor_overhead() * ((size_t)n_node + n_piece * LK_PIECE_LINKS) +
                   ggml_graph_overhead_custom(n_node, graph->grads) +
-                  ggml_graph_overhead_custom(LK_PIECE_NODES, false) * n_piece;
+                  ggml_graph_overhead_custom(piece_nodes(graph), false) * n_piece;
     if (graph->ctx) ggml_free(graph->ctx);
     graph->ctx = NULL;
     graph->tok = graph->pos = graph->x_in = graph->x_out = graph->logits = graph->out = NULL;
@@ -56,12 +62,13 @@ lk_status lk_graph_begin(struct lk_graph *graph, int n_node, struct lk_ledger *l
 void lk_graph_set_device(struct lk_graph *graph, const struct lk_model *model, int n_layer) {
     graph->device = model->net->device;
     /* CPU, device, [commands, CPU, device] ..., commands, CPU */
-    graph->max_piece = graph->device ? 3 * n_layer + 3 : 0;
+    int n_there = graph->device && n_layer > 1 ? lk_recurrence_count_there(model->net) : 0;
+    graph->max_piece = graph->device ? 3 * (n_layer - n_there) + 3 : 0;
 }
 
 static struct lk_piece *add_piece(struct lk_graph *graph, enum lk_graph_place place) {
     struct lk_piece *piece = &graph->piece[graph->n_piece++];
-    graph->graph = ggml_new_graph_custom(graph->ctx, LK_PIECE_NODES, false);
+    graph->graph = ggml_new_graph_custom(graph->ctx, piece_nodes(graph), false);
     *piece = (struct lk_piece){.graph = graph->graph, .place = place};
     return piece;
 }
@@ -469,5 +476,6 @@ void lk_graph_free(struct lk_graph *graph, struct lk_ledger *ledger) {
     if (graph->ctx) ggml_free(graph->ctx);
     lk_release(ledger, LK_FOR_SCRATCH, graph->mem, graph->mem_size);
     lk_release(ledger, LK_FOR_SCRATCH, graph->piece, graph->pieces_size);
-    *graph = (struct lk_graph){.device = graph->device, .max_piece = graph->max_piece};
+    *graph = (struct lk_graph){
+        .device = graph->device, .max_piece = graph->max_piece, .piece_node = graph->piece_node};
 }

@@ -85,13 +85,14 @@ struct lk_graph {
     /* Set before lk_graph_begin. */
     bool grads; /* room for a backward graph */
     struct lk_ggml_device
-        *device;   /* of pieces that are not computed on the CPU; NULL: there are none */
-    int max_piece; /* pieces after the first one */
+        *device;    /* of pieces that are not computed on the CPU; NULL: there are none */
+    int max_piece;  /* pieces after the first one */
+    int piece_node; /* nodes of such a piece, at most; 0: LK_PIECE_NODES */
 };
 
 enum {
     LK_PIECE_LINKS = 12 /* links per piece */,
-    LK_PIECE_NODES = 256 /* of pieces but the first */
+    LK_PIECE_NODES = 256 /* of a layer's pieces, if its attention is between them */
 };
 
 /* Before lk_graph_begin: let the graph have pieces on the model's device, if there is one, for

@@ -13,6 +13,7 @@
 #include "model/blocks.h"
 #include "model/exact_attention.h"
 #include "model/lora.h"
+#include "model/recurrence_nodes.h"
 #include "pretend/pretend.h"
 #include "template/jinja.h"
 #include "token/chat_format.h"
@@ -304,6 +305,8 @@ lk_model_info lk_model_get_info(const lk_model *model) {
                            .device = net->device ? net->device->name : NULL,
                            .n_device_layers = net->device ? hp->n_layer - net->first_on_device : 0,
                            .prompt_lack = prompt_lack(model),
+                           .n_device_recurrent = lk_recurrence_count_there(net),
+                           .recurrence_lack = net->recurrence_lack,
                            .device_weight_bytes = net->device_bytes,
                            .device_bytes = device_bytes(net->device),
                            .bos = special.bos,

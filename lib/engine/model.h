@@ -50,7 +50,8 @@ struct lk_model {
     struct lk_peers *peers; /* that have opened it too (operation.h); NULL: this process alone */
     struct lk_parts *parts; /* what each of them has; of lib/cluster */
     size_t parts_bytes;
-    int32_t number; /* that the peers know it by */
+    int32_t number;            /* that the peers know it by */
+    _Atomic uint64_t n_memory; /* so many were allocated for states on the device */
 };
 
 /* lk_model_open of the layers of a choice; NULL: of all. */

@@ -6,6 +6,7 @@
 #include "engine/pass_attn.h"
 #include "engine/recurrent.h"
 #include "engine/session_state.h"
+#include "model/recurrence_nodes.h"
 
 #include <string.h>
 
@@ -52,6 +53,7 @@ void lk_pass_free(struct lk_pass *pass) {
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->gathered, pass->n_gathered * sizeof(float));
     lk_release(pass->ledger, LK_FOR_SCRATCH, pass->hidden, pass->n_hidden * sizeof(float));
     lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
+    lk_release(pass->ledger, LK_FOR_OTHER, pass->bound, pass->seq_cap * sizeof *pass->bound);
     lk_release(pass->ledger, LK_FOR_OTHER, pass->job,
                pass->model->net->hp.n_layer * sizeof *pass->job);
     *pass = (struct lk_pass){0};
@@ -62,11 +64,16 @@ lk_status lk_pass_reset(struct lk_pass *pass, size_t n_seq, lk_err *err) {
     pass->n_row = pass->n_out = 0;
     pass->partial_needed = pass->joined_needed = 0;
     if (n_seq <= pass->seq_cap) return LK_OK;
-    if (!lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->seq, pass->seq_cap * sizeof *pass->seq,
-                 n_seq * sizeof *pass->seq))
-        return lk_fail(err, LK_E_NOMEM, "out of memory for a pass of %zu sequences", n_seq);
-    pass->seq_cap = n_seq;
-    return LK_OK;
+    struct lk_seq *seq = lk_alloc(pass->ledger, LK_FOR_OTHER, n_seq * sizeof *seq);
+    if (seq && lk_grow(pass->ledger, LK_FOR_OTHER, (void **)&pass->bound,
+                       pass->seq_cap * sizeof *pass->bound, n_seq * sizeof *pass->bound)) {
+        lk_release(pass->ledger, LK_FOR_OTHER, pass->seq, pass->seq_cap * sizeof *pass->seq);
+        pass->seq = seq;
+        pass->seq_cap = n_seq;
+        return LK_OK;
+    }
+    lk_release(pass->ledger, LK_FOR_OTHER, seq, n_seq * sizeof *seq);
+    return lk_fail(err, LK_E_NOMEM, "out of memory for a pass of %zu sequences", n_seq);
 }
 
 /* Floats of a sequence's partials. */
@@ -401,6 +408,41 @@ void lk_pass_count_rows(struct lk_pass *pass) {
 
 /* ---- the graph ---- */
 
+/* What a graph with recurrences on the device names of a sequence; 0 of others. */
+static uint64_t bound_of(const struct lk_pass *pass, const struct lk_seq *seq) {
+    enum { MAX_TOK = 2 * LK_EVAL_MAX };
+    if (!pass->model->net->device || !seq->session->recurrent_there.now.buffer) return 0;
+    uint64_t number = lk_recurrent_there_number(seq->session, seq->drafts);
+    return (number * MAX_TOK + (uint64_t)seq->n_tok) * 2 + seq->drafts;
+}
+
+/* Does the graph serve the pass's sequences, as far as it names them? */
+static bool is_bound(const struct lk_pass *pass) {
+    if (pass->n_bound != pass->n_seq) return lk_recurrence_count_there(pass->model->net) == 0;
+    for (size_t i = 0; i < pass->n_seq; i++)
+        if (pass->bound[i] != bound_of(pass, &pass->seq[i])) return false;
+    return true;
+}
+
+static void bind_sequences(struct lk_pass *pass) {
+    pass->n_bound = pass->n_seq;
+    for (size_t i = 0; i < pass->n_seq; i++) pass->bound[i] = bound_of(pass, &pass->seq[i]);
+}
+
+/* An empty graph with room for the pass's nodes. */
+static lk_status begin_graph(struct lk_pass *pass, lk_err *err) {
+    struct lk_graph *g = &pass->graph;
+    const struct lk_net *net = pass->model->net;
+    int n_there = (int)pass->n_seq * LK_RECURRENCE_NODES; /* in each such layer */
+    lk_graph_set_device(g, pass->model, net->hp.n_layer);
+    if (lk_recurrence_run_there(net) > 0)
+        g->piece_node = LK_PIECE_NODES + lk_recurrence_run_there(net) * (LK_LAYER_NODES + n_there);
+    return lk_graph_begin(g,
+                          net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND +
+                              lk_recurrence_count_there(net) * n_there,
+                          pass->ledger, err);
+}
+
 lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     struct lk_graph *g = &pass->graph;
     const struct lk_net *net = pass->model->net;
@@ -412,10 +454,9 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     bool needs_scores = pass_needs_scores(pass), divided = pass_is_divided(pass),
          on_card = pass->model->net->device && lk_pass_on_card(pass);
     if (g->ctx && g->n_tok == n_row && g->n_out == n_out && g->needs_scores == needs_scores &&
-        g->divided == divided && g->on_card == on_card)
+        g->divided == divided && g->on_card == on_card && is_bound(pass))
         return LK_OK;
-    lk_graph_set_device(g, pass->model, net->hp.n_layer);
-    status = lk_graph_begin(g, net->hp.n_layer * LK_LAYER_NODES + NODES_AROUND, pass->ledger, err);
+    status = begin_graph(pass, err);
     if (status) return status;
     g->tok = lk_graph_input(g, (size_t)n_row);
     g->pos = lk_graph_input(g, (size_t)n_row);
@@ -434,6 +475,8 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
         struct ggml_tensor *attn;
         if (on_card && lk_card_has_layer(net, layer)) {
             attn = lk_card_attention(g, job, &pre);
+        } else if (lk_net_recurs_there(net, layer)) {
+            attn = lk_recurrence_there_pass(g, job, &pre);
         } else {
             lk_pre_to_cpu(g, net, layer, g->tok, &pre);
             attn = net->hp.is_recurrent[layer]
@@ -462,5 +505,6 @@ lk_status lk_pass_build(struct lk_pass *pass, lk_err *err) {
     g->needs_scores = needs_scores;
     g->divided = divided;
     g->on_card = on_card;
+    bind_sequences(pass);
     return LK_OK;
 }

@@ -21,7 +21,8 @@
  * instead of tokens and logits.
  *
  * The custom nodes find the sequences in lk_pass.seq, so one graph serves any sequences with the
- * same number of rows. */
+ * same number of rows. Nodes of recurrences on a device name the sequences' states: then the graph
+ * is made again for other sequences. */
 #ifndef LK_ENGINE_PASS_H
 #define LK_ENGINE_PASS_H
 
@@ -50,7 +51,7 @@ struct lk_seq {
 struct lk_layer_job {
     struct lk_pass *pass;
     int layer; /* of the model */
-    int index; /* of the layer among those of its kind: with a cache, or recurrent */
+    int index; /* of the layer among all of its kind: with a cache, or recurrent */
     struct lk_layer_heads heads; /* of a layer with attention */
     bool stores;                 /* it has K and V of its own: not an earlier layer's */
     bool observes; /* queries are shown to the caches; not if their rows are dropped again */
@@ -71,6 +72,8 @@ struct lk_pass {
     size_t n_hidden;    /* floats */
     struct lk_seq *seq; /* [n_seq], room for seq_cap */
     size_t n_seq, seq_cap;
+    uint64_t *bound; /* [n_bound] what the graph names of its sequences, room for seq_cap */
+    size_t n_bound;
     int n_row, n_out;      /* sums over these sequences */
     size_t partial_needed; /* floats of attn.partial that they need */
     size_t joined_needed;  /* the same of `joined` */

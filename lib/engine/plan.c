@@ -80,7 +80,8 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     if (!status) status = estimate_absorb(model, recipe, &sums, err);
     if (status) return status;
     if (shape.device && shape.device->uses_host) sums.there = sums.networks_there = 0;
-    uint64_t cache = needs.cache + sums.states + lk_recurrent_bytes(hp);
+    uint64_t there = lk_recurrent_there_bytes(model->net),
+             cache = needs.cache + sums.states + lk_recurrent_ram_bytes(model->net) + there;
 
     uint64_t logits = N_LOGITS * (uint64_t)hp->n_vocab * sizeof(float);
     uint64_t attn = sizeof(float) *
@@ -109,7 +110,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
                      .scratch_bytes = logits + attn + activations + needs.scratch,
                      .sidecar_bytes = sidecar,
                      .derived_bytes = needs.derived,
-                     .device_cache_bytes = needs.device,
+                     .device_cache_bytes = needs.device + there,
                      .device_scratch_bytes =
                          lk_pass_device_bytes(model, &shape, &needs, sums.there, chunk),
                      .device_shared_bytes = needs.device_shared};
@@ -117,8 +118,8 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     if (model->net->device)
         out->device_bytes = model->net->device_bytes + activations +
                             (card ? lk_prefill_card_bytes(model->net, n_tok) : 0);
-    out->peak_bytes =
-        out->weight_bytes + cache - needs.device + out->scratch_bytes + hidden + exact + select;
+    out->peak_bytes = out->weight_bytes + cache - out->device_cache_bytes + out->scratch_bytes +
+                      hidden + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
 }

@@ -65,14 +65,13 @@ static size_t chunk_length(const struct lk_prefill *p, size_t at) {
 }
 
 /* Copy the state of a recurrent layer after n_tok tokens to the checkpoint planned there. */
-static void keep_state(struct lk_prefill *p, int layer, size_t n_tok) {
+static lk_status keep_state(struct lk_prefill *p, int layer, size_t n_tok, lk_err *err) {
     const struct lk_checkpoints *c = &p->s->checkpoints;
-    const struct lk_hparams *hp = &p->net->hp;
-    size_t n = lk_recurrent_layer_bytes(hp);
-    for (int i = 0; i < c->n_planned; i++)
+    lk_status status = LK_OK;
+    for (int i = 0; !status && i < c->n_planned; i++)
         if (c->planned[i].n_tok == n_tok)
-            memcpy(lk_recurrent_state(hp, c->planned[i].states, layer),
-                   lk_recurrent_state(hp, p->s->recurrent, layer), n);
+            status = lk_recurrent_get_layer(p->s, layer, c->planned[i].states, err);
+    return status;
 }
 
 /* ---- all layers ---- */
@@ -110,6 +109,7 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     if (!status)
         lk_pass_add(pass, p->s, p->n_tok < LK_PREFILL_CHUNK ? (int)p->n_tok : LK_PREFILL_CHUNK, 0);
     if (!status) status = lk_pass_reserve_attn(pass, err);
+    if (!status) status = lk_recurrent_there_prepare(p->s, err);
     if (p->has_begun) return status; /* it goes on */
     p->card.used = lk_prefill_card_fits(p);
     for (size_t i = 0; !status && i < p->n_session; i++)
@@ -138,9 +138,10 @@ static lk_status run_chunk(struct lk_prefill *p, lk_err *err) {
     if (!status) status = lk_prefill_compute_chunk(p, p->layer, p->at, n, err);
     if (status) return status;
     p->at += n;
-    if (hp->is_recurrent[p->layer] && lk_net_has(p->net, p->layer)) keep_state(p, p->layer, p->at);
+    if (hp->is_recurrent[p->layer] && lk_net_has(p->net, p->layer))
+        status = keep_state(p, p->layer, p->at, err);
     bool is_last = p->layer == hp->n_layer - 1 && p->at == p->n_tok;
-    return is_last && !p->embedding ? take_logits(p, err) : LK_OK;
+    return !status && is_last && !p->embedding ? take_logits(p, err) : status;
 }
 
 /* The rest of the tokens through the current layer, and on to the next one. All processes get the
@@ -169,16 +170,17 @@ static lk_status run_layer(struct lk_prefill *p, lk_err *err) {
 }
 
 /* Leave the sessions as if each had evaluated the prompt. */
-static void finish(struct lk_prefill *p) {
+static lk_status finish(struct lk_prefill *p, lk_err *err) {
+    lk_status status = LK_OK;
     for (size_t i = 0; i < p->n_session; i++) {
         struct lk_session *s = p->session[i];
         if (s->tok != p->tok) memcpy(s->tok, p->tok, p->n_tok * sizeof *p->tok);
-        if (i > 0 && s->recurrent)
-            memcpy(s->recurrent, p->s->recurrent, lk_recurrent_bytes(&p->net->hp));
+        if (i > 0 && !status) status = lk_recurrent_copy(s, p->s, err);
         s->n_logits = 1;
         s->n_tok = p->n_tok;
     }
     lk_checkpoints_keep_planned(p->s);
+    return lk_agree(p->s->model, status, err);
 }
 
 /* The layers that are left, for all sessions of p. */
@@ -188,7 +190,7 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
     if (!status && p->embedding)
         lk_pool_rows(p->x, p->n_tok, (size_t)p->net->hp.n_embd, p->pooling, p->embedding);
     else if (!status)
-        finish(p);
+        status = finish(p, err);
     return status;
 }
 

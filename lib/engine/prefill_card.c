@@ -29,6 +29,7 @@ static int source_of(const struct lk_hparams *hp, int layer) {
 }
 
 bool lk_prefill_card_has(const struct lk_net *net, int layer) {
+    if (net->hp.is_recurrent[layer]) return lk_net_recurs_there(net, layer);
     return lk_card_has_layer(net, layer) && lk_card_has_layer(net, source_of(&net->hp, layer));
 }
 
@@ -70,7 +71,7 @@ static struct sizes measure(const struct lk_net *net, size_t n_tok) {
     const struct lk_hparams *hp = &net->hp;
     struct sizes m = {.x = n_tok * (size_t)hp->n_embd, .row = chunk_of(n_tok)};
     for (int layer = 0; layer < hp->n_layer; layer++) {
-        if (!lk_prefill_card_has(net, layer)) continue;
+        if (!lk_prefill_card_has(net, layer) || hp->is_recurrent[layer]) continue;
         bool swa = hp->n_swa > 0 && hp->is_swa[layer];
         struct lk_layer_heads heads = lk_hparams_heads(hp, layer);
         size_t *exact = m.exact[hp->n_shared > 0 && hp->is_swa[layer]], window = (size_t)hp->n_swa;
@@ -247,6 +248,8 @@ struct ggml_tensor *lk_prefill_card_attention(struct lk_prefill *p, int layer, s
     lk_graph_enter(g, LK_ON_DEVICE);
     *pre = lk_pre_nodes(g, net, layer, x_of(p, at, n), g->pos);
     pre->tok = tok;
+    if (hp->is_recurrent[layer])
+        return lk_recurrent_there_nodes(g, p->s, layer, pre, 0, (int)n, false);
     if (p->job.stores) {
         store(p, exact[LK_K], pre->k, at, hp->d_rope > 0 ? (size_t)hp->d_head : 0);
         store(p, exact[hp->d_rope > 0 ? LK_K : LK_V], pre->v, at, 0);

@@ -14,8 +14,11 @@
  *     0 . . . 0 0 0  -  -  row 1
  *             ^ base: a token's own row
  *
- * A layer goes through RAM instead if it is not on the card, is recurrent, or attends to the rows
- * of such a layer, and all layers do if a policy selects rows, or something watches attention. */
+ * The recurrence of a recurrent layer is nodes of the same graph.
+ *
+ * A layer goes through RAM instead if it is not on the card, has a recurrence that is not computed
+ * there, or attends to the rows of such a layer, and all layers do if a policy selects rows, or
+ * something watches attention. */
 #ifndef LK_ENGINE_PREFILL_CARD_H
 #define LK_ENGINE_PREFILL_CARD_H
 

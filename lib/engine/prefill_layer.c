@@ -36,11 +36,16 @@ static void wrap_rows(struct lk_exact_rows *exact, const struct lk_kv *kv, int n
                                            .n_head = 1};
 }
 
+/* Does the current layer have K and V of its own? */
+static bool has_rows(const struct lk_prefill *p) {
+    return p->job.stores && !p->net->hp.is_recurrent[p->job.layer];
+}
+
 /* Let the exact rows be those of the current layer, or of the layer whose rows it attends to. */
 static void choose_exact(struct lk_prefill *p) {
     const struct lk_hparams *hp = &p->net->hp;
     p->exact = p->exact_kv[hp->n_shared > 0 && hp->is_swa[p->job.layer]];
-    if (!p->job.stores || hp->is_recurrent[p->job.layer]) return;
+    if (!has_rows(p)) return;
     for (int side = 0; side < 2; side++) wrap_rows(&p->exact[side], kv_of(p, side), (int)p->n_tok);
 }
 
@@ -199,10 +204,10 @@ static void issue_commands(void *user) {
 
 /* After all nodes of the chunk on the card. */
 static void add_commands(struct lk_prefill *p, const struct lk_qkv *pre, size_t at, size_t n) {
-    bool observed = p->job.stores && at + n <= LK_PREFILL_CHUNK && observes(p);
+    bool observed = has_rows(p) && at + n <= LK_PREFILL_CHUNK && observes(p);
     p->job.q = NULL;
     p->card.n = n;
-    if (!p->job.stores || (!observed && at + n < p->n_tok)) return;
+    if (!observed && (!has_rows(p) || at + n < p->n_tok)) return;
     lk_graph_command(&p->graph, issue_commands, p);
     if (observed) p->job.q = lk_graph_use(&p->graph, pre->q);
 }
@@ -226,6 +231,15 @@ static struct ggml_tensor *chunk_attention(struct lk_prefill *p, const struct lk
     return attn ? attn : lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
 }
 
+/* The recurrence or the attention of a layer, by the CPU. */
+static struct ggml_tensor *attend_in_ram(struct lk_prefill *p, int layer, struct lk_qkv *pre,
+                                         bool last_chunk) {
+    struct lk_graph *g = &p->graph;
+    lk_pre_to_cpu(g, p->net, layer, g->tok, pre);
+    return p->net->hp.is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, pre)
+                                          : chunk_attention(p, pre, last_chunk);
+}
+
 /* Tokens [at, at + n) through `layer`: x_in -> x_out, or -> the last token's logits after the last
  * layer. Earlier chunks of the last layer then compute only K and V, if no layer that predicts
  * further tokens follows. */
@@ -247,9 +261,9 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
         attn = lk_prefill_card_attention(p, layer, at, n, &pre);
     } else {
         pre = lk_pre_nodes(g, p->net, layer, g->x_in, g->pos);
-        lk_pre_to_cpu(g, p->net, layer, g->tok, &pre);
-        attn = hp->is_recurrent[layer] ? lk_recurrence_nodes(g->ctx, &p->job, &pre)
-                                       : chunk_attention(p, &pre, last_chunk);
+        attn = lk_net_recurs_there(p->net, layer)
+                   ? lk_recurrent_there_nodes(g, p->s, layer, &pre, 0, (int)n, false)
+                   : attend_in_ram(p, layer, &pre, last_chunk);
     }
     if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
     bool goes_on = !last_layer || p->embedding; /* x of all tokens is needed */
@@ -352,7 +366,8 @@ lk_status lk_prefill_prepare_layer(struct lk_prefill *p, int layer, lk_err *err)
         choose_exact(p);
     if (!p->job.stores) return LK_OK;
     if (p->attn_scores) memset(p->attn_scores, 0, p->scratch.attn_scores);
-    lk_status status = p->net->hp.is_recurrent[layer] ? LK_OK : alloc_rows(p, err);
+    if (!has_rows(p)) return LK_OK;
+    lk_status status = alloc_rows(p, err);
     return status || !there ? status : reserve_first(p, err);
 }
 

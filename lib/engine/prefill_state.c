@@ -78,7 +78,8 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
     bool card = p->card.used;
     uint64_t limit = s->ledger.limit, device_limit = s->rows.ledger.limit;
     bool on_card = card && s == p->s;
-    uint64_t there = on_card ? lk_prefill_card_bytes(p->net, p->n_tok) : 0;
+    uint64_t there = s->recurrent_there.now.size;
+    if (on_card) there += lk_prefill_card_bytes(p->net, p->n_tok);
     if (!limit && !device_limit) return LK_OK;
     struct lk_cache_needs needs;
     uint64_t held =

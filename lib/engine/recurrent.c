@@ -3,6 +3,7 @@
 #include "engine/recurrent.h"
 
 #include "engine/session_state.h"
+#include "model/recurrence_nodes.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,11 +15,25 @@ static size_t layer_floats(const struct lk_hparams *hp) {
     return (lk_recurrence_state_floats(&hp->recurrence) + LINE - 1) / LINE * LINE;
 }
 
-size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
-    size_t n_layer = (size_t)(hp->held_recurrent[1] - hp->held_recurrent[0]),
-           n = n_layer * lk_recurrent_layer_bytes(hp) / sizeof(float);
+/* Bytes of n_layer states. */
+static size_t states_bytes(const struct lk_hparams *hp, int n_layer) {
+    size_t n = (size_t)n_layer * lk_recurrent_layer_bytes(hp) / sizeof(float);
     if (hp->n_recurrent > 0 && n == 0) n = LINE; /* a session without states is another kind */
     return n * sizeof(float);
+}
+
+size_t lk_recurrent_bytes(const struct lk_hparams *hp) {
+    return states_bytes(hp, hp->held_recurrent[1] - hp->held_recurrent[0]);
+}
+
+/* Recurrent layers that are held here, in RAM. They are the first ones. */
+static int n_in_ram(const struct lk_net *net) {
+    const struct lk_hparams *hp = &net->hp;
+    return hp->held_recurrent[1] - hp->held_recurrent[0] - lk_recurrence_count_there(net);
+}
+
+size_t lk_recurrent_ram_bytes(const struct lk_net *net) {
+    return states_bytes(&net->hp, n_in_ram(net));
 }
 
 size_t lk_recurrent_layer_bytes(const struct lk_hparams *hp) {
@@ -64,6 +79,100 @@ void lk_recurrent_restore(const struct lk_net *net, float *states, struct lk_res
     lk_restoring_get(from, NULL, all - before - n);
 }
 
+/* ---- the states of a session ---- */
+
+lk_status lk_recurrent_new(struct lk_session *s, lk_err *err) {
+    size_t size = lk_recurrent_ram_bytes(s->model->net);
+    if (size == 0) return LK_OK;
+    s->recurrent = lk_alloc(&s->ledger, LK_FOR_CACHE, size);
+    if (!s->recurrent)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
+    return lk_recurrent_there_new(s, err);
+}
+
+void lk_recurrent_free(struct lk_session *s) {
+    lk_recurrent_there_free(s);
+    lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_ram_bytes(s->model->net));
+    s->recurrent = NULL;
+}
+
+void lk_recurrent_clear(struct lk_session *s) {
+    if (s->recurrent) memset(s->recurrent, 0, lk_recurrent_ram_bytes(s->model->net));
+    s->recurrent_there.is_old = s->recurrent_there.now.buffer != NULL;
+}
+
+lk_status lk_recurrent_get_layer(const struct lk_session *s, int layer, float *states,
+                                 lk_err *err) {
+    const struct lk_hparams *hp = &s->model->net->hp;
+    float *to = lk_recurrent_state(hp, states, layer);
+    if (lk_net_recurs_there(s->model->net, layer)) return lk_recurrent_there_get(s, layer, to, err);
+    memcpy(to, lk_recurrent_state(hp, s->recurrent, layer), lk_recurrent_layer_bytes(hp));
+    return LK_OK;
+}
+
+lk_status lk_recurrent_get(const struct lk_session *s, float *states, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    lk_status status = LK_OK;
+    if (!s->recurrent) return LK_OK;
+    memcpy(states, s->recurrent, lk_recurrent_ram_bytes(net));
+    for (int layer = 0; !status && layer < net->hp.n_layer; layer++)
+        if (lk_net_recurs_there(net, layer)) status = lk_recurrent_get_layer(s, layer, states, err);
+    return status;
+}
+
+lk_status lk_recurrent_set(struct lk_session *s, const float *states, lk_err *err) {
+    const struct lk_net *net = s->model->net;
+    lk_status status = LK_OK;
+    if (!s->recurrent) return LK_OK;
+    memcpy(s->recurrent, states, lk_recurrent_ram_bytes(net));
+    for (int layer = 0; !status && layer < net->hp.n_layer; layer++)
+        if (lk_net_recurs_there(net, layer))
+            status = lk_recurrent_there_set(
+                s, layer, lk_recurrent_state(&net->hp, (float *)states, layer), err);
+    return status;
+}
+
+lk_status lk_recurrent_copy(struct lk_session *s, const struct lk_session *from, lk_err *err) {
+    if (!s->recurrent) return LK_OK;
+    memcpy(s->recurrent, from->recurrent, lk_recurrent_ram_bytes(s->model->net));
+    return lk_recurrent_there_copy(s, from, err);
+}
+
+/* Memory of all states in RAM, if they are not there. */
+static float *alloc_states(const struct lk_session *s) {
+    bool there = s->recurrent_there.now.buffer;
+    if (!there) return s->recurrent;
+    return lk_alloc(&s->model->ledger, LK_FOR_SCRATCH, lk_recurrent_bytes(&s->model->net->hp));
+}
+
+static void release_states(const struct lk_session *s, float *states) {
+    if (states != s->recurrent)
+        lk_release(&s->model->ledger, LK_FOR_SCRATCH, states,
+                   lk_recurrent_bytes(&s->model->net->hp));
+}
+
+lk_status lk_recurrent_save(const struct lk_session *s, struct lk_saving *saving, lk_err *err) {
+    float *states = alloc_states(s);
+    lk_status status = LK_OK;
+    if (!states && s->recurrent)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
+    if (states != s->recurrent) status = lk_recurrent_get(s, states, err);
+    if (!status) lk_recurrent_write(s->model, states, saving);
+    release_states(s, states);
+    return status;
+}
+
+lk_status lk_recurrent_load(struct lk_session *s, struct lk_restoring *from, lk_err *err) {
+    float *states = alloc_states(s);
+    lk_status status = LK_OK;
+    if (!states && s->recurrent)
+        return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
+    lk_recurrent_restore(s->model->net, states, from);
+    if (states != s->recurrent) status = lk_recurrent_set(s, states, err);
+    release_states(s, states);
+    return status;
+}
+
 bool lk_recurrent_check(const struct lk_hparams *hp, const void *states) {
     for (size_t at = 0; at < lk_recurrent_saved_bytes(hp); at += sizeof(float)) {
         float value;
@@ -89,19 +198,20 @@ static size_t input_floats(const struct lk_hparams *hp, int n_tok) {
     return (size_t)n_tok * (lk_recurrence_channels(&hp->recurrence) + gates);
 }
 
-/* Recurrent layers that this process holds, or `min` if they are fewer. */
-static size_t n_held(const struct lk_hparams *hp, int min) {
-    int n = hp->held_recurrent[1] - hp->held_recurrent[0];
+/* Recurrent layers that this process has in RAM, or `min` if they are fewer. */
+static size_t n_layers(const struct lk_net *net, int min) {
+    int n = n_in_ram(net);
     return (size_t)(n > min ? n : min);
 }
 
-static bool is_held(const struct lk_hparams *hp, int layer) {
+static bool is_in_ram(const struct lk_net *net, int layer) {
+    const struct lk_hparams *hp = &net->hp;
     return hp->is_recurrent[layer] && hp->index[layer] >= hp->held_recurrent[0] &&
-           hp->index[layer] < hp->held_recurrent[1];
+           hp->index[layer] < hp->held_recurrent[0] + n_in_ram(net);
 }
 
-static size_t input_bytes(const struct lk_hparams *hp, int n_tok) {
-    return n_held(hp, 1) * input_floats(hp, n_tok) * sizeof(float);
+static size_t input_bytes(const struct lk_net *net, int n_tok) {
+    return n_layers(net, 1) * input_floats(&net->hp, n_tok) * sizeof(float);
 }
 
 static int round_up(int n_tok) {
@@ -110,13 +220,14 @@ static int round_up(int n_tok) {
     return n < LK_DRAFT_TOKENS ? n : LK_DRAFT_TOKENS;
 }
 
-uint64_t lk_recurrent_drafts_bytes(const struct lk_hparams *hp, int n_tok) {
+uint64_t lk_recurrent_drafts_bytes(const struct lk_net *net, int n_tok) {
+    const struct lk_hparams *hp = &net->hp;
     if (hp->n_recurrent == 0) return 0;
     const size_t per_node = 1024; /* at least what ggml needs, and a node's padding */
     size_t rows =
         2 * (size_t)round_up(n_tok) * lk_recurrence_channels(&hp->recurrence) * sizeof(float);
-    return lk_recurrent_bytes(hp) + input_bytes(hp, round_up(n_tok)) + rows +
-           n_held(hp, 1) * (sizeof(struct lk_repeated_layer) + 2 * per_node) + 16 * per_node;
+    return lk_recurrent_ram_bytes(net) + input_bytes(net, round_up(n_tok)) + rows +
+           n_layers(net, 1) * (sizeof(struct lk_repeated_layer) + 2 * per_node) + 16 * per_node;
 }
 
 /* What a recurrent layer gets from the tokens of a pass. */
@@ -172,12 +283,12 @@ static void repeat_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
 
 static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *layer, int n_cap,
                              struct lk_graph *g, lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
-    const struct lk_recurrence_shape *shape = &hp->recurrence;
-    lk_status status = lk_graph_begin(g, 2 * (int)n_held(hp, 0) + 2, &s->ledger, err);
+    const struct lk_net *net = s->model->net;
+    const struct lk_recurrence_shape *shape = &net->hp.recurrence;
+    lk_status status = lk_graph_begin(g, 2 * (int)n_layers(net, 0) + 2, &s->ledger, err);
     if (status) return status;
     struct ggml_tensor *after = lk_graph_input(g, 1);
-    for (size_t i = 0; i < n_held(hp, 0); i++) {
+    for (size_t i = 0; i < n_layers(net, 0); i++) {
         struct lk_repeated_layer *l = &layer[i];
         if (shape->kind == LK_SHORT_CONV) {
             after = lk_graph_effect(g->ctx, repeat_conv_node, &after, 1, l);
@@ -195,26 +306,27 @@ static lk_status build_graph(struct lk_session *s, struct lk_repeated_layer *lay
 
 /* ---- memory ---- */
 
-static void free_drafts(struct lk_recurrent_drafts *d, const struct lk_hparams *hp,
+static void free_drafts(struct lk_recurrent_drafts *d, const struct lk_net *net,
                         struct lk_ledger *ledger) {
     lk_graph_free(&d->graph, ledger);
-    lk_release(ledger, LK_FOR_SCRATCH, d->before, lk_recurrent_bytes(hp));
-    lk_release(ledger, LK_FOR_SCRATCH, d->input, input_bytes(hp, d->n_cap));
-    lk_release(ledger, LK_FOR_SCRATCH, d->layer, n_held(hp, 1) * sizeof *d->layer);
+    lk_release(ledger, LK_FOR_SCRATCH, d->before, lk_recurrent_ram_bytes(net));
+    lk_release(ledger, LK_FOR_SCRATCH, d->input, input_bytes(net, d->n_cap));
+    lk_release(ledger, LK_FOR_SCRATCH, d->layer, n_layers(net, 1) * sizeof *d->layer);
 }
 
 void lk_recurrent_drafts_free(struct lk_session *s) {
-    free_drafts(&s->drafts, &s->model->net->hp, &s->ledger);
+    free_drafts(&s->drafts, s->model->net, &s->ledger);
     s->drafts = (struct lk_recurrent_drafts){0};
 }
 
 /* Copy the last pass, which fits. */
 static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurrent_drafts *to,
-                      const struct lk_hparams *hp) {
+                      const struct lk_net *net) {
+    const struct lk_hparams *hp = &net->hp;
     size_t n = from->n_cap * sizeof(float), n_head = hp->recurrence.n_v_head;
-    memcpy(to->before, from->before, lk_recurrent_bytes(hp));
+    memcpy(to->before, from->before, lk_recurrent_ram_bytes(net));
     for (int layer = 0; layer < hp->n_layer; layer++) {
-        if (!is_held(hp, layer)) continue;
+        if (!is_in_ram(net, layer)) continue;
         struct recurrent_input x = input_of(from, hp, layer), y = input_of(to, hp, layer);
         memcpy(y.mixed, x.mixed, n * lk_recurrence_channels(&hp->recurrence));
         if (x.decay) memcpy(y.decay, x.decay, n * n_head);
@@ -223,29 +335,30 @@ static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurren
 }
 
 lk_status lk_recurrent_drafts_reserve(struct lk_session *s, int n_tok, lk_err *err) {
-    const struct lk_hparams *hp = &s->model->net->hp;
+    const struct lk_net *net = s->model->net;
+    const struct lk_hparams *hp = &net->hp;
     struct lk_recurrent_drafts *old = &s->drafts, d = {.n_cap = round_up(n_tok)};
-    if (n_tok <= old->n_cap) return LK_OK;
-    d.before = lk_alloc(&s->ledger, LK_FOR_SCRATCH, lk_recurrent_bytes(hp));
-    d.input = lk_alloc(&s->ledger, LK_FOR_SCRATCH, input_bytes(hp, d.n_cap));
-    d.layer = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n_held(hp, 1) * sizeof *d.layer);
+    if (n_tok <= old->n_cap) return lk_recurrent_there_reserve(s, err);
+    d.before = lk_alloc(&s->ledger, LK_FOR_SCRATCH, lk_recurrent_ram_bytes(net));
+    d.input = lk_alloc(&s->ledger, LK_FOR_SCRATCH, input_bytes(net, d.n_cap));
+    d.layer = lk_alloc(&s->ledger, LK_FOR_SCRATCH, n_layers(net, 1) * sizeof *d.layer);
     lk_status status =
         d.before && d.input && d.layer
             ? LK_OK
             : lk_fail(err, LK_E_NOMEM, "out of memory for drafts of %d tokens", n_tok);
     for (int layer = 0; !status && layer < hp->n_layer; layer++)
-        if (is_held(hp, layer))
+        if (is_in_ram(net, layer))
             d.layer[hp->index[layer] - hp->held_recurrent[0]] =
                 (struct lk_repeated_layer){s, layer};
     if (!status) status = build_graph(s, d.layer, d.n_cap, &d.graph, err);
     if (status) {
-        free_drafts(&d, hp, &s->ledger);
+        free_drafts(&d, net, &s->ledger);
         return status;
     }
-    if (old->before) copy_pass(old, &d, hp);
-    free_drafts(old, hp, &s->ledger);
+    if (old->before) copy_pass(old, &d, net);
+    free_drafts(old, net, &s->ledger);
     *old = d;
-    return LK_OK;
+    return lk_recurrent_there_reserve(s, err);
 }
 
 /* ---- a pass ---- */
@@ -258,7 +371,8 @@ void lk_recurrent_drafts_begin(struct lk_session *s) {
 
 lk_status lk_recurrent_drafts_repeat(struct lk_session *s, int n_tok, lk_err *err) {
     s->drafts.n_keep = n_tok;
-    return lk_graph_run(&s->drafts.graph, s->model, err);
+    lk_status status = lk_graph_run(&s->drafts.graph, s->model, err);
+    return status ? status : lk_recurrent_there_repeat(s, n_tok, err);
 }
 
 /* ---- custom nodes that update the states of recurrent layers ---- */

@@ -71,10 +71,8 @@ static lk_status init_session(struct lk_session *s, bool whole, lk_err *err) {
     if (status) return status;
     s->tok = lk_alloc(&s->ledger, LK_FOR_OTHER, s->opts.n_ctx * sizeof *s->tok);
     if (!s->tok) return lk_fail(err, LK_E_NOMEM, "out of memory for a session");
-    size_t n_state = lk_recurrent_bytes(&s->model->net->hp);
-    if (n_state > 0) s->recurrent = lk_alloc(&s->ledger, LK_FOR_CACHE, n_state);
-    if (n_state > 0 && !s->recurrent)
-        return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
+    status = lk_recurrent_new(s, err);
+    if (status) return status;
     s->width = lk_cache_max_widths(s->cache);
     if (s->recipe->read > 0) {
         const struct lk_hparams *hp = &s->model->net->hp;
@@ -149,7 +147,7 @@ static lk_status run_free(struct lk_op *op, lk_err *err) {
     lk_cache_free(s->cache);
     lk_device_rows_free(s);
     lk_recurrent_drafts_free(s);
-    lk_release(&s->ledger, LK_FOR_CACHE, s->recurrent, lk_recurrent_bytes(&s->model->net->hp));
+    lk_recurrent_free(s);
     lk_release(&s->ledger, LK_FOR_SCRATCH, s->logits,
                s->logits_cap * s->model->net->hp.n_vocab * sizeof(float));
     lk_release(&s->ledger, LK_FOR_OTHER, s->tok, s->opts.n_ctx * sizeof *s->tok);
@@ -337,13 +335,14 @@ static lk_status copy_session(lk_session *s, lk_session *from, lk_err *err) {
     from->n_pass = 0;                  /* its newest block becomes shared */
     lk_status status = logits ? lk_session_reserve_logits(s, 1, &why) : LK_OK;
     if (!status) status = lk_cache_copy(s->cache, from->cache, &why);
+    if (!status) status = lk_recurrent_copy(s, from, &why);
     status = lk_agree(s->model, status, &why);
     if (status) {
         lk_cache_clear(s->cache);
+        lk_recurrent_clear(s);
         return lk_fail(err, status, "%s", why.msg);
     }
     if (s->absorb) lk_absorb_copy(s->absorb, from->absorb);
-    if (s->recurrent) memcpy(s->recurrent, from->recurrent, lk_recurrent_bytes(&s->model->net->hp));
     memcpy(s->tok, from->tok, from->n_tok * sizeof *s->tok);
     s->n_tok = from->n_tok;
     lk_checkpoints_copy(s, from);

@@ -51,8 +51,8 @@ static bool write_to_section(void *user, const void *data, size_t n) {
 }
 
 /* The states of recurrent layers, then those of evicted rows. */
-static bool write_states(const struct lk_session *s, struct lk_saving *saving) {
-    lk_recurrent_write(s->model, s->recurrent, saving);
+static bool write_states(const struct lk_session *s, struct lk_saving *saving, lk_err *err) {
+    if (lk_recurrent_save(s, saving, err)) return false;
     if (saving->ok && saving->writer && s->absorb)
         saving->ok = lk_absorb_write(s->absorb, saving->writer);
     return saving->ok;
@@ -78,7 +78,7 @@ static const float *logits_of(const struct lk_session *s) {
 }
 
 static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
-                          enum lk_section which, struct lk_saving *saving) {
+                          enum lk_section which, struct lk_saving *saving, lk_err *err) {
     const struct lk_writer *writer = saving->writer;
     const float *logits = logits_of(s);
     size_t n_suspended = lk_session_suspended(s, NULL),
@@ -92,7 +92,7 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
         return !logits ||
                writer->put(writer->user, logits, s->model->net->hp.n_vocab * sizeof *logits);
     case LK_SECTION_SAMPLER: return !sampler || lk_sampling_save(sampler->sampling, writer);
-    case LK_SECTION_STATES: return write_states(s, saving);
+    case LK_SECTION_STATES: return write_states(s, saving, err);
     case LK_SECTION_COUNTS: return write_cache(s, true, saving);
     case LK_SECTION_ROWS: return write_cache(s, false, saving);
     case LK_SECTION_CHECKPOINTS: return lk_checkpoints_write(s, saving);
@@ -102,8 +102,10 @@ static bool write_section(const struct lk_session *s, const lk_sampler *sampler,
     return false;
 }
 
-/* Other processes send their states, rows and checkpoints if all is well up to there. */
-static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FILE *file) {
+/* Other processes send their states, rows and checkpoints if all is well up to there. False: *err
+ * has the reason, unless it is the file. */
+static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FILE *file,
+                      lk_err *err) {
     bool others_send = false;
     struct lk_session_header header = {.magic = LK_SESSION_MAGIC,
                                        .version = LK_SESSION_VERSION,
@@ -119,7 +121,7 @@ static bool write_all(const struct lk_session *s, const lk_sampler *sampler, FIL
         struct lk_saving saving = {.writer = &writer, .link = lk_save_link_of(s->model), .ok = ok};
         if (i == LK_SECTION_STATES) others_send = ok = lk_agree_all(s->model, ok);
         bool exchanges = i == LK_SECTION_ROWS || i == LK_SECTION_CHECKPOINTS;
-        if (ok || (others_send && exchanges)) ok = write_section(s, sampler, i, &saving);
+        if (ok || (others_send && exchanges)) ok = write_section(s, sampler, i, &saving, err);
         header.section[i].size = section.size;
         header.section[i].hash = XXH3_64bits_digest(&section.hash);
         header.size += section.size;
@@ -136,10 +138,13 @@ static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const
         lk_agree_all(s->model, false); /* the others send nothing */
         return status;
     }
-    bool ok = write_all(s, sampler, f.file);
+    lk_err why = {0};
+    bool ok = write_all(s, sampler, f.file, &why);
     lk_status fault = lk_device_settle((struct lk_session *)s, err); /* rows that were not read */
     if (fault)
         status = fault;
+    else if (!ok && why.code)
+        status = lk_fail(err, why.code, "%s", why.msg);
     else if (!ok)
         status = lk_is_lost(s->model)
                      ? lk_fail_lost(err)
@@ -151,7 +156,7 @@ static lk_status save_file(const lk_session *s, const lk_sampler *sampler, const
 static void send_rows(const struct lk_session *s) {
     struct lk_saving saving = {.link = lk_save_link_of(s->model), .ok = true};
     if (!lk_agree_all(s->model, true)) return;
-    write_states(s, &saving);
+    write_states(s, &saving, NULL);
     lk_cache_write_rows(s->cache, &saving);
     lk_checkpoints_write(s, &saving);
 }
@@ -382,7 +387,11 @@ static lk_status restore_session(const struct saved *saved, struct lk_session *s
     uint64_t tokens = saved->header.section[LK_SECTION_TOKENS].size;
     s->n_tok = suspended ? 0 : tokens / sizeof *s->tok;
     memcpy(s->tok, saved->section[LK_SECTION_TOKENS], tokens);
-    lk_recurrent_restore(s->model->net, s->recurrent, &states);
+    status = lk_recurrent_load(s, &states, err);
+    if (status) {
+        lk_session_drop_tokens(s);
+        return status;
+    }
     if (s->absorb) lk_absorb_restore(s->absorb, states.piece);
     if (logits) memcpy(s->logits, saved->section[LK_SECTION_LOGITS], logits);
     s->n_logits = logits && !suspended ? 1 : 0;

@@ -11,7 +11,7 @@ void lk_session_drop_tokens(struct lk_session *s) {
     lk_cache_clear(s->cache);
     lk_checkpoints_drop(s, 0);
     if (s->absorb) lk_absorb_clear(s->absorb);
-    if (s->recurrent) memset(s->recurrent, 0, lk_recurrent_bytes(&s->model->net->hp));
+    lk_recurrent_clear(s);
     s->n_tok = s->n_pass = 0;
     s->n_cut++;
     s->n_logits = 0;

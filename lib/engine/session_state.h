@@ -31,7 +31,10 @@ struct lk_session {
     struct lk_cache_widths width; /* of the cache's levels */
     struct lk_session_rows rows;  /* where the cache's rows are */
     struct lk_absorb *absorb;     /* sums of evicted rows; NULL if the recipe does not absorb */
-    float *recurrent; /* states of recurrent layers (recurrent.h); NULL: there are none */
+    /* States of recurrent layers (recurrent.h), in RAM and on the device of the weights. The first
+     * is NULL if the model has no such layers, and only then. */
+    float *recurrent;
+    struct lk_recurrent_device recurrent_there;
     struct lk_recurrent_drafts drafts; /* for going back within a pass of drafts */
     float *read_scratch; /* as in struct lk_attn; NULL if the recipe reads everything */
     size_t read_floats;

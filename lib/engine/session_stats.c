@@ -47,7 +47,9 @@ static uint64_t device_bytes(const struct lk_session *s) {
 /* The stats of this process. */
 static lk_session_stats own_stats(const lk_session *s) {
     struct lk_cache_bytes b = lk_cache_count_bytes(s->cache);
-    uint64_t state = lk_recurrent_bytes(&s->model->net->hp); /* b.padding includes it */
+    uint64_t there = lk_ledger_bytes(&s->rows.ledger, LK_FOR_CACHE),
+             state = lk_recurrent_ram_bytes(s->model->net) + s->recurrent_there.now.size;
+    if (!s->rows.device) b.padding += there; /* which includes all states then */
     if (s->absorb) state += lk_absorb_state_bytes(s->absorb);
     lk_session_stats stats = {.n_tok = s->n_tok,
                               .code_bytes = b.code,

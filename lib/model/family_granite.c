@@ -151,7 +151,8 @@ static struct lk_qkv pre_granite(const struct lk_net *net, struct ggml_context *
     out.aux = channels_of(ctx, x, 0, n_value);
     out.mixed = channels_of(ctx, x, n_value, channels);
     x = channels_of(ctx, x, n_value + channels, s->n_v_head);
-    out.beta = ggml_softplus(ctx, ggml_add(ctx, x, l->decay_b));
+    out.step = ggml_add(ctx, x, l->decay_b);
+    out.beta = ggml_softplus(ctx, out.step);
     out.decay = ggml_mul(ctx, out.beta, ggml_reshape_1d(ctx, l->decay_scale, s->n_v_head));
     return out;
 }

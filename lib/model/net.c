@@ -10,6 +10,7 @@
 #include "model/bind.h"
 #include "model/experts.h"
 #include "model/gguf_read.h"
+#include "model/recurrence_nodes.h"
 #include "model/vocab_check.h"
 #include "model/weights.h"
 
@@ -353,8 +354,8 @@ static bool is_read_by_lowkey(const struct lk_net *net, const struct lk_bind *b)
     int layer = layer_of(net, b);
     if (layer < 0) return false;
     const struct lk_layer *l = &net->layer[layer];
-    return b->dst == &l->attn_sinks || b->dst == &l->conv || b->dst == &l->conv_b ||
-           b->dst == &l->skip;
+    bool recurrence = b->dst == &l->conv || b->dst == &l->conv_b || b->dst == &l->skip;
+    return b->dst == &l->attn_sinks || (recurrence && !lk_net_recurs_there(net, layer));
 }
 
 /* Open the device, and bind the tensors of its layers to its memory. The logits' matrix goes with
@@ -377,6 +378,8 @@ static lk_status choose_device(struct lk_net *net, struct lk_loader *ld, lk_err 
     if (status) return status;
     ld->device = net->device;
     net->first_on_device = n ? n_layer - n : 0;
+    if (net->hp.n_recurrent > 0)
+        net->recurrence_lack = lk_recurrence_refused(&net->hp.recurrence, net->device, ld->ledger);
     size_t n_bind = ld->n_bind;
     for (size_t i = 0; i < n_bind; i++) {
         struct lk_bind *b = &ld->bind[i];

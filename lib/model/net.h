@@ -70,8 +70,9 @@ struct lk_qkv {
     struct ggml_tensor *v;            /* [n_tok][n_head_kv][d_head] */
     struct ggml_tensor *mixed;        /* [n_tok][channels] projections before the convolution */
     struct ggml_tensor *decay, *beta; /* [n_tok][n_v_head] */
-    struct ggml_tensor *x;   /* [n_tok][n_embd] residual stream, input of the second piece */
-    struct ggml_tensor *tok; /* [n_tok][n_embd_layer] embeddings of the layer, or NULL */
+    struct ggml_tensor *step; /* [n_tok][n_v_head] of state space models: beta before softplus */
+    struct ggml_tensor *x;    /* [n_tok][n_embd] residual stream, input of the second piece */
+    struct ggml_tensor *tok;  /* [n_tok][n_embd_layer] embeddings of the layer, or NULL */
     struct ggml_tensor *aux; /* what else the second piece needs: Falcon's normed input, the gate of
                               * Qwen 3.5 and LFM2, or NULL */
 };
@@ -106,7 +107,9 @@ struct lk_net {
     struct lk_ggml_device *device; /* with the weights of layers [first_on_device, end_layer) and of
                                     * what follows the last one; NULL: all are on the CPU */
     int32_t first_on_device;
-    uint64_t device_bytes;                      /* of weights on the device */
+    const char *recurrence_lack; /* why the CPU computes the recurrences of the device's layers;
+                                  * NULL: it does not, or the device is_host */
+    uint64_t device_bytes;       /* of weights on the device */
     struct ggml_tensor *rope_factors_on_device; /* a copy of rope_factors */
     bool header_only;                           /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
@@ -152,6 +155,11 @@ static inline bool lk_net_on_device(const struct lk_net *net, int layer) {
 }
 static inline bool lk_net_is_remote(const struct lk_net *net, int layer) {
     return lk_net_on_device(net, layer) && !net->device->is_host;
+}
+
+/* Is a layer recurrent, and does the device compute its recurrence, too? */
+static inline bool lk_net_recurs_there(const struct lk_net *net, int layer) {
+    return net->hp.is_recurrent[layer] && lk_net_is_remote(net, layer) && !net->recurrence_lack;
 }
 
 /* Is a layer held here? Are all? */

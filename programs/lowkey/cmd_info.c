@@ -34,7 +34,7 @@ static int print_json(const lk_model *model, const lk_model_info *m, const char 
     snprintf(identity, sizeof identity, "%016" PRIx64, m->identity);
     return json_print(
         json_pack("{s:s s:s s:s? s:s s:o s:I s:I s:I s:i s:i s:i s:i s:i s:i s:i s:i s:i "
-                  "s:s? s:i s:i s:i s:f s:s? s:o s:o s:s? s:i s:s? s:I}",
+                  "s:s? s:i s:i s:i s:f s:s? s:o s:o s:s? s:i s:s? s:i s:s? s:I}",
                   "version", lk_version(), "model", name, "arch", m->arch, "identity", identity,
                   "tuned", tuned_json(model), "n_param", (json_int_t)m->n_param, "file_bytes",
                   (json_int_t)m->file_bytes, "weight_bytes", (json_int_t)m->weight_bytes, "n_layer",
@@ -45,8 +45,9 @@ static int print_json(const lk_model *model, const lk_model_info *m, const char 
                   "cpu_quota", cpus.quota, "lacks", m->kernels_lack, "devices",
                   devices_json(lk_device_list), "weight_devices",
                   devices_json(lk_weight_device_list), "device", m->device, "device_layers",
-                  m->n_device_layers, "prompt_lack", m->prompt_lack, "device_weight_bytes",
-                  (json_int_t)m->device_weight_bytes),
+                  m->n_device_layers, "prompt_lack", m->prompt_lack, "device_recurrent",
+                  m->n_device_recurrent, "recurrence_lack", m->recurrence_lack,
+                  "device_weight_bytes", (json_int_t)m->device_weight_bytes),
         false);
 }
 
@@ -94,6 +95,11 @@ static void print_table(const lk_model *model, const lk_model_info *m, const cha
         table_cell(&table, "prompts");
         table_cell(&table, "attend %s%s", m->prompt_lack ? "in RAM: " : "on the device",
                    m->prompt_lack ? m->prompt_lack : "");
+        if (m->n_device_recurrent || m->recurrence_lack) {
+            table_cell(&table, "recurrences");
+            table_cell(&table, "%s%s", m->recurrence_lack ? "in RAM: " : "on the device",
+                       m->recurrence_lack ? m->recurrence_lack : "");
+        }
     }
     if (m->sidecar_method) {
         table_cell(&table, "sidecar");

@@ -268,11 +268,11 @@ static void memory_is_counted(void **state) {
         assert_true(none <= before);
         assert_int_equal(lk_recurrent_drafts_reserve(s, n, NULL), LK_OK);
         uint64_t held = lk_ledger_bytes(&s->ledger, LK_FOR_SCRATCH) - none,
-                 bound = lk_recurrent_drafts_bytes(&model->net->hp, n);
+                 bound = lk_recurrent_drafts_bytes(model->net, n);
         if (held > bound || held < lk_recurrent_bytes(&model->net->hp))
             fail_msg("%d tokens: %d bytes, bound %d", n, (int)held, (int)bound);
     }
-    assert_int_equal(lk_recurrent_drafts_bytes(&(struct lk_hparams){.n_recurrent = 0}, 8), 0);
+    assert_int_equal(lk_recurrent_drafts_bytes(&(struct lk_net){.n_param = 0}, 8), 0);
     lk_session_free(s);
     lk_recipe_free(recipe);
     lk_model_free(model);

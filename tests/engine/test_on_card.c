@@ -172,15 +172,17 @@ static lk_status sync(struct lk_device *d, lk_err *err) {
  * waits at its end. Tables of blocks go there when blocks come. n_download: per session and step;
  * n_upload: at most, per session and layer. */
 enum { STEPS = 64 };
-static void check_step(const char *text, bool sidecar, int n_download, int n_upload) {
+static void check_step(const char *preset, const char *text, bool sidecar, int n_download,
+                       int n_upload) {
     enum { CTX = 512, PROMPT = 300, N = 2 };
     for (int n = 1; n <= N; n++) {
-        struct tiny_spec spec = *tiny_preset("llama");
+        struct tiny_spec spec = *tiny_preset(preset);
         spec.n_layer = 6;
+        if (spec.n_ctx < CTX) spec.n_ctx = CTX;
         lk_model_opts opts = {
             .n_threads = 2, .n_ctx = CTX, .device = "emulated", .cache_device = "emulated"};
         lk_model *model =
-            sidecar ? open_with_sidecar_by("llama", CTX, opts, 5) : open_tiny(&spec, &opts);
+            sidecar ? open_with_sidecar_by(preset, CTX, opts, 5) : open_tiny(&spec, &opts);
         lk_session *s[N];
         lk_recipe *recipe[N];
         lk_batch *batch;
@@ -228,13 +230,14 @@ static void check_step(const char *text, bool sidecar, int n_download, int n_upl
 static void a_step_stays_on_the_card(void **state) {
     (void)state;
     need_card();
-    check_step("best-3", false, 0, 4);
-    check_step("body: k=rot4 v=rot3; recent 90: rot8(nosigma)", false, 0, 4);
-    check_step("palu-rot", true, 0, 4);
+    check_step("llama", "best-3", false, 0, 4);
+    check_step("llama", "body: k=rot4 v=rot3; recent 90: rot8(nosigma)", false, 0, 4);
+    check_step("llama", "palu-rot", true, 0, 4);
     /* A row leaves in each step. */
-    check_step("sink 4: f16; body: none; window 60: f16; absorb less", true, 0, STEPS);
+    check_step("llama", "sink 4: f16; body: none; window 60: f16; absorb less", true, 0, STEPS);
     /* The scores of all layers. */
-    check_step("sink 4: f16; keep 160 by h2o: rot4; window 32: f16", false, 1, 4);
+    check_step("llama", "sink 4: f16; keep 160 by h2o: rot4; window 32: f16", false, 1, 4);
+    check_step("qwen35", "best-3", false, 0, 4); /* states stay, too */
 }
 
 /* ---- prompts ---- */

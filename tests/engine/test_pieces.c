@@ -178,7 +178,8 @@ static void need_rpc(void) {
  * of the model. Then quantized activations may be rounded the other way. */
 static double tolerance(const lk_model *model, enum ggml_type type) {
     bool cast = type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_1; /* to f32 on the CPU */
-    if (model->net->hp.n_expert == 0 && model->net->hp.attn_temp == 0 && !cast) return 0;
+    const struct lk_hparams *hp = &model->net->hp;
+    if (hp->n_expert == 0 && hp->n_recurrent == 0 && hp->attn_temp == 0 && !cast) return 0;
     return type == GGML_TYPE_F32 ? 1e-6 : 1e-2;
 }
 

@@ -17,7 +17,7 @@ cache_keys='["n_tok","code_bytes","scale_bytes","exact_bytes","padding_bytes","s
 run_keys='["model","kv","prompt_tokens","answer_tokens","text","stop","prefill_tokens_per_second","decode_tokens_per_second","cache","levels"]'
 result_keys='["kv","ppl","kl_mean","kl_median","kl_p99","kl_p999","top1","bytes_per_token","bits_per_value"]'
 bench_keys='["kv","depth","prefill_tps","decode_tps","cache_bytes","bits_per_value","prefill_tps_best","decode_tps_best","n_tok","n_repeated","bits_with_sidecar","cpu_share"]'
-info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks","devices","weight_devices","device","device_layers","prompt_lack","device_weight_bytes"]'
+info_keys='["version","model","arch","identity","tuned","n_param","file_bytes","weight_bytes","n_layer","n_cached","n_embd","n_head","n_head_kv","d_head","n_vocab","n_ctx_train","n_swa","kernels","n_threads","n_cores","n_allowed","cpu_quota","lacks","devices","weight_devices","device","device_layers","prompt_lack","device_recurrent","recurrence_lack","device_weight_bytes"]'
 
 # ---- help, man page and completion --------------------------------------------------------------
 
