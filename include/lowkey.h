@@ -199,7 +199,7 @@ struct lk_model_opts {
     int32_t n_threads; /* 0: the cores that the process may use (affinity, quota), at most 16 */
     lk_weights weights;
     bool no_mmap;         /* read the file instead of mapping it */
-    bool no_repack;       /* keep the file's layout: less memory, slower matrix products */
+    bool no_repack;       /* keep the file's layout and ggml's products: less memory, slower */
     bool header_only;     /* load no weights: for plans, properties and tokens, without sessions */
     const char *kernels;  /* name of the attention kernels, e.g. "reference"; NULL: the fastest */
     const char *sidecar;  /* path of a sidecar (data made offline for this model); NULL: none */

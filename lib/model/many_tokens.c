@@ -112,9 +112,9 @@ static int64_t input_bytes(int64_t n_in, int64_t n_tok) {
 
 static bool is_faster(const struct lk_net *net, const struct ggml_tensor *weight, int64_t n_tok) {
     enum lk_weights_layout layout;
-    return net->kernels->multiply && n_tok >= MIN_TOK && ggml_n_dims(weight) == 2 &&
-           weight->ne[0] % LK_PRODUCT_BLOCK == 0 && weight->ne[1] % LK_PRODUCT_OUTPUTS == 0 &&
-           find_layout(net, weight, &layout);
+    return net->kernels->multiply && !net->ggml_products && n_tok >= MIN_TOK &&
+           ggml_n_dims(weight) == 2 && weight->ne[0] % LK_PRODUCT_BLOCK == 0 &&
+           weight->ne[1] % LK_PRODUCT_OUTPUTS == 0 && find_layout(net, weight, &layout);
 }
 
 struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,

@@ -418,6 +418,7 @@ static lk_status load_net(struct lk_net *net, struct lk_loader *ld, lk_err *err)
     status =
         lk_weights_load(&net->map, ld, &net->n_param, &net->weight_bytes, &net->device_bytes, err);
     if (!status) net->repacked = lk_weights_repacked(net->map);
+    if (!status) net->ggml_products = ld->opts.no_repack;
     return status;
 }
 

@@ -99,6 +99,7 @@ struct lk_net {
     struct lk_weights_map *map;
     const struct lk_kernels *kernels;    /* for operations that ggml does not have */
     ggml_backend_buffer_type_t repacked; /* of matrices that kernels can read (many_tokens.h) */
+    bool ggml_products;                  /* all products are ggml's, with its rounding */
     uint64_t n_param, file_bytes, weight_bytes;
     uint64_t adapter_bytes;             /* of weight_bytes: merged matrices, less the file's */
     int32_t first_layer, end_layer;     /* layers [first, end) are held here; usually all */
