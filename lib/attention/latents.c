@@ -1,6 +1,10 @@
 /* What attention needs to know about levels of latents. */
 #include "attention/latents.h"
 
+int lk_attn_partial_latents(const struct lk_attn *attn) {
+    return attn->restored ? 0 : lk_attn_v_rank(attn->v);
+}
+
 static int common_multiple(int a, int b) {
     int n = a;
     while (n % b) n += a;

@@ -23,9 +23,7 @@ const struct lk_level *lk_attn_v_latents(const struct lk_kv *v, int head_kv);
 int lk_attn_v_rank(const struct lk_kv *v);
 
 /* Latents in the partials of the call: that rank, or 0 if they are turned back already. */
-static inline int lk_attn_partial_latents(const struct lk_attn *attn) {
-    return attn->restored ? 0 : lk_attn_v_rank(attn->v);
-}
+int lk_attn_partial_latents(const struct lk_attn *attn);
 
 /* Do two levels have the same domain for a part, so that one query and one sum of outputs serve
  * both? */

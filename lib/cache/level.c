@@ -5,6 +5,13 @@
 
 #include <math.h>
 
+const struct lk_codec *lk_level_codec(const struct lk_level_rule *rule, int part) {
+    for (int i = 0; i < rule->n_other; i++)
+        if (part < LK_MAX_NAMED_HEAD && rule->other[i].heads >> part & 1)
+            return &rule->other[i].codec;
+    return &rule->codec;
+}
+
 static int max_int(int a, int b) { return a > b ? a : b; }
 
 /* Whether new rows can be stored by this codec one by one. */

@@ -43,12 +43,7 @@ struct lk_level_rule {
 };
 
 /* The codec of a part: of a KV head, or of latents. */
-static inline const struct lk_codec *lk_level_codec(const struct lk_level_rule *rule, int part) {
-    for (int i = 0; i < rule->n_other; i++)
-        if (part < LK_MAX_NAMED_HEAD && rule->other[i].heads >> part & 1)
-            return &rule->other[i].codec;
-    return &rule->codec;
-}
+const struct lk_codec *lk_level_codec(const struct lk_level_rule *rule, int part);
 
 /* How full a level is. Its rows are rows [skip, skip + rows) of its blocks. */
 struct lk_level_count {

@@ -85,7 +85,7 @@ static lk_status prepare_entry(lk_batch_entry *entry) {
     if (!status && drafts) status = lk_cache_prepare_drafts(s->cache, err);
     if (!status && drafts && s->recurrent)
         status = lk_recurrent_drafts_reserve(s, (int)entry->n_tok, err);
-    if (!status) status = lk_recurrent_there_prepare(s, err);
+    if (!status && s->recurrent_there.is_old) status = lk_recurrent_there_prepare(s, err);
     if (status) return status;
     /* lk_session_reserve found the memory for single tokens. A pass of drafts needs no more. */
     if ((entry->n_tok == 1 || drafts) && s->cache->reserved >= (int64_t)entry->n_tok) {

@@ -111,8 +111,8 @@ lk_status lk_recurrent_there_new(struct lk_session *s, lk_err *err) {
     int64_t n = lk_recurrence_count_there(net),
             n_float = (int64_t)lk_recurrence_state_floats(&net->hp.recurrence);
     if (n == 0) return LK_OK;
-    r->stage = lk_alloc(&s->ledger, LK_FOR_SCRATCH, (size_t)n_float * sizeof *r->stage);
-    if (!r->stage)
+    r->staging = lk_alloc(&s->ledger, LK_FOR_SCRATCH, (size_t)n_float * sizeof *r->staging);
+    if (!r->staging)
         return lk_fail(err, LK_E_NOMEM, "out of memory for the states of recurrent layers");
     struct allocation a = {.memory = &r->now,
                            .n = {n_float, 1},
@@ -136,12 +136,12 @@ lk_status lk_recurrent_there_reserve(struct lk_session *s, lk_err *err) {
 
 void lk_recurrent_there_free(struct lk_session *s) {
     struct lk_recurrent_device *r = &s->recurrent_there;
-    size_t n = lk_recurrence_state_floats(&s->model->net->hp.recurrence) * sizeof *r->stage;
+    size_t n = lk_recurrence_state_floats(&s->model->net->hp.recurrence) * sizeof *r->staging;
     lk_graph_free(&r->graph, &s->ledger);
     free_memory(s, &r->before, LK_FOR_SCRATCH);
     free_memory(s, &r->now, LK_FOR_CACHE);
-    lk_release(&s->ledger, LK_FOR_SCRATCH, r->stage, n);
-    r->stage = NULL;
+    lk_release(&s->ledger, LK_FOR_SCRATCH, r->staging, n);
+    r->staging = NULL;
 }
 
 /* ---- between there and RAM ---- */
@@ -173,11 +173,11 @@ static lk_status call(const struct lk_session *s, void (*fn)(void *), struct cop
     return status ? fail_call(s, status, &why, err) : LK_OK;
 }
 
-/* The copy of a layer's state to or from the stage. */
+/* The copy of a layer's state to or from the staging. */
 static struct copy layer_copy(const struct lk_session *s, int layer) {
     struct ggml_tensor *t = s->recurrent_there.now.t[0];
     return (struct copy){.t = t,
-                         .data = s->recurrent_there.stage,
+                         .data = s->recurrent_there.staging,
                          .at = place_of(s->model->net, layer) * t->nb[1],
                          .size = t->nb[1]};
 }
@@ -194,15 +194,15 @@ lk_status lk_recurrent_there_get(const struct lk_session *s, int layer, float *s
     const struct lk_recurrent_device *r = &s->recurrent_there;
     struct copy c = layer_copy(s, layer);
     lk_status status = LK_OK;
-    memset(r->stage, 0, c.size);
+    memset(r->staging, 0, c.size);
     if (!r->is_old) status = call(s, get, c, err);
-    lk_recurrence_from_there(&s->model->net->hp.recurrence, r->stage, state);
+    lk_recurrence_from_there(&s->model->net->hp.recurrence, r->staging, state);
     return status;
 }
 
 lk_status lk_recurrent_there_set(struct lk_session *s, int layer, const float *state, lk_err *err) {
     struct lk_recurrent_device *r = &s->recurrent_there;
-    lk_recurrence_to_there(&s->model->net->hp.recurrence, state, r->stage);
+    lk_recurrence_to_there(&s->model->net->hp.recurrence, state, r->staging);
     r->is_old = false; /* the layers are set together */
     return call(s, set, layer_copy(s, layer), err);
 }

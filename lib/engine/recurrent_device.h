@@ -28,7 +28,7 @@ struct lk_recurrent_memory {
 struct lk_recurrent_device {
     struct lk_recurrent_memory now;    /* t: states [layers][floats of a state], and a zero */
     struct lk_recurrent_memory before; /* the pass of drafts. t: states, inputs [layers][floats] */
-    float *stage;                      /* a layer's state on its way */
+    float *staging;                    /* a layer's state on its way */
     bool is_old;           /* the tokens were dropped: states are zero, whatever the memory holds */
     struct lk_graph graph; /* repeats the recurrence of n_repeat tokens of the last pass */
     int n_repeat;
