@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOVE_ROWS = 64, ANCHOR_QUERIES = 32 };
+enum { MOVE_ROWS = 64 };
 
 /* Attention of one layer, of the tokens that are scored. */
 struct layer_call {
@@ -163,15 +163,10 @@ static void write_coded(struct estimate *e, const struct rows *r, float factor) 
 
 /* ---- anchors ---- */
 
-/* Predictions that an anchor's KL is the mean of. */
-static size_t n_anchor(const struct estimate *e) {
-    return e->prompts->n_query < ANCHOR_QUERIES ? e->prompts->n_query : ANCHOR_QUERIES;
-}
-
 /* Measure the KL if errors of V in a layer are multiplied by `factor`. */
 static lk_status measure_kl(struct estimate *e, int layer, float factor, double *kl, lk_err *err) {
     struct rows r = {.kv = &e->full->cache->kv[layer][LK_V], .layer = layer};
-    size_t n = n_anchor(e);
+    size_t n = e->prompts->n_query;
     double sum = 0;
     find_coded(e, layer, LK_V, &r.a, &r.b);
     r.first = r.a;
@@ -197,7 +192,7 @@ static lk_status measure_anchor(struct estimate *e, int layer, lk_err *err) {
     if (status || (a->kl >= min_kl && a->kl <= max_kl)) return status;
     float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
     a->factor = fminf(fmaxf(factor, 1), max_factor);
-    e->prompts->done -= n_anchor(e); /* counts once */
+    e->prompts->done -= e->prompts->n_query; /* counts once */
     return measure_kl(e, layer, a->factor, &a->kl, err);
 }
 
@@ -216,7 +211,7 @@ static const char *print_recipe(const struct estimate *e, const struct lk_tune_g
 /* The factor of an anchor stands in place of the perplexity. */
 static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe, double kl,
                             float factor, lk_err *err) {
-    lk_compare_result result = {.kl_mean = kl, .ppl = factor, .n_scored = n_anchor(e)};
+    lk_compare_result result = {.kl_mean = kl, .ppl = factor, .n_scored = e->prompts->n_query};
     return recipe ? lk_tune_log_add(e->m->log, id, recipe, &result, err)
                   : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
 }
@@ -233,7 +228,7 @@ static lk_status measure_anchors(struct estimate *e, lk_err *err) {
         struct anchor *a = &e->anchor[layer];
         if (known) {
             *a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
-            e->prompts->done += n_anchor(e);
+            e->prompts->done += e->prompts->n_query;
             continue;
         }
         status = measure_anchor(e, layer, err);
@@ -440,8 +435,8 @@ static lk_status estimate_chunk(struct estimate *e, lk_err *err) {
 static lk_status estimate_all(struct estimate *e, lk_err *err) {
     struct lk_prompts *h = e->prompts;
     h->done = 0;
-    h->total =
-        h->n_chunk * (h->n_prompt + 2 * h->n_query + (uint64_t)e->loss->n_layer * n_anchor(e));
+    h->total = h->n_chunk *
+               (h->n_prompt + 2 * h->n_query + (uint64_t)e->loss->n_layer * e->prompts->n_query);
     lk_status status = alloc_arrays(e, err);
     for (e->chunk = 0; !status && e->chunk < h->n_chunk; e->chunk++)
         status = estimate_chunk(e, err);
