@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char suffix[] = ".weight.lora_"; /* followed by a or b */
-
 /* A weight that can be adapted, by its place in both lists of a layer. */
 enum { N_SLOT = LK_N_ADAPTED + LK_N_FFN_ADAPTED };
 
@@ -38,10 +36,23 @@ static struct lk_adapter *slot_of(const struct lk_lora *lora, int layer, int slo
                                : &lora->ffn[layer * LK_N_FFN_ADAPTED + slot - LK_N_ADAPTED];
 }
 
-static int64_t find_factor(const struct gguf_context *gguf, int layer, int slot, char part) {
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.%s%s%c", layer, slot_name(slot), suffix, part);
-    return gguf_find_tensor(gguf, name);
+/* The tensors of each slot of each layer, as indices into the file: factors a and b; -1: none. */
+typedef int64_t lora_factors[2];
+
+/* The place of a tensor among them. False: it has another name. */
+static bool find_place(const char *name, int n_layer, int *slot, int *part) {
+    char exact[64];
+    int layer;
+    if (sscanf(name, "blk.%4d.", &layer) != 1 || layer < 0 || layer >= n_layer) return false;
+    for (int i = 0; i < 2 * N_SLOT; i++) {
+        snprintf(exact, sizeof exact, "blk.%d.%s.weight.lora_%c", layer, slot_name(i / 2),
+                 "ab"[i % 2]);
+        if (strcmp(name, exact) != 0) continue;
+        *slot = layer * N_SLOT + i / 2;
+        *part = i % 2;
+        return true;
+    }
+    return false;
 }
 
 static size_t n_values(const struct gguf_context *gguf, int64_t id) {
@@ -65,10 +76,9 @@ static lk_status check_info(const struct lk_gguf_reader *r, float *alpha, lk_err
 }
 
 /* Both factors of a slot, or neither. *n counts their values. */
-static lk_status check_slot(const struct gguf_context *gguf, const struct lk_hparams *hp, int layer,
-                            int slot, size_t *n, size_t *n_tensor, lk_err *err) {
-    int64_t a = find_factor(gguf, layer, slot, 'a'), b = find_factor(gguf, layer, slot, 'b'), n_in,
-            n_out;
+static lk_status check_slot(const struct gguf_context *gguf, const struct lk_hparams *hp, int slot,
+                            const lora_factors id, size_t *n, lk_err *err) {
+    int64_t a = id[0], b = id[1], n_in, n_out;
     if (a < 0 && b < 0) return LK_OK;
     if (a < 0 || b < 0)
         return lk_fail(err, LK_E_FORMAT, "it has %s but not the other factor",
@@ -83,23 +93,33 @@ static lk_status check_slot(const struct gguf_context *gguf, const struct lk_hpa
                        gguf_get_tensor_name(gguf, a), (long long)ne_a[0], (long long)ne_a[1],
                        (long long)ne_b[0], (long long)ne_b[1], (long long)n_in, (long long)n_out);
     *n += n_values(gguf, a) + n_values(gguf, b);
-    *n_tensor += 2;
     return LK_OK;
 }
 
-static lk_status fail_other_tensor(const struct gguf_context *gguf, int n_layer, lk_err *err) {
-    const char *other = "";
-    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); i++) {
-        bool known = false;
-        for (int k = 0; !known && k < n_layer * N_SLOT; k++)
-            known = find_factor(gguf, k / N_SLOT, k % N_SLOT, 'a') == i ||
-                    find_factor(gguf, k / N_SLOT, k % N_SLOT, 'b') == i;
-        if (!known) other = gguf_get_tensor_name(gguf, i);
+/* Find the factors of all slots [n_layer * N_SLOT] and check them. *n counts their values. */
+static lk_status check_tensors(const struct gguf_context *gguf, const struct lk_hparams *hp,
+                               lora_factors *id, size_t *n, lk_err *err) {
+    int n_slot = hp->n_layer * N_SLOT, slot, part;
+    int64_t n_tensor = gguf_get_n_tensors(gguf);
+    if (n_tensor > 2 * n_slot)
+        return lk_fail(err, LK_E_FORMAT, "it has %lld tensors; an adapter of this model has %d",
+                       (long long)n_tensor, 2 * n_slot);
+    for (int i = 0; i < n_slot; i++) id[i][0] = id[i][1] = -1;
+    for (int64_t i = 0; i < n_tensor; i++) {
+        const char *name = gguf_get_tensor_name(gguf, i);
+        if (!find_place(name, hp->n_layer, &slot, &part))
+            return lk_fail(err, LK_E_UNSUPPORTED,
+                           "it has %s, but only weights of attention and dense feed-forward layers "
+                           "can be changed",
+                           name);
+        id[slot][part] = i;
     }
-    return lk_fail(err, LK_E_UNSUPPORTED,
-                   "it has %s, but only weights of attention and dense feed-forward layers can be "
-                   "changed",
-                   other);
+    *n = 0;
+    lk_status status = LK_OK;
+    for (int i = 0; !status && i < n_slot; i++)
+        status = check_slot(gguf, hp, i % N_SLOT, id[i], n, err);
+    if (!status && *n == 0) status = lk_fail(err, LK_E_FORMAT, "it changes no weight");
+    return status;
 }
 
 /* ---- reading ---- */
@@ -125,11 +145,9 @@ static bool read_values(const struct gguf_context *gguf, const uint8_t *data, in
 
 /* Read both factors into half floats at `to`. The scale is divided between them by a power of two,
  * so that the largest values of both are about the same and few become subnormal. */
-static lk_status read_slot(struct lk_lora *lora, const struct gguf_context *gguf,
-                           const uint8_t *data, int layer, int slot, float scale, float alpha,
+static lk_status read_slot(struct lk_adapter *out, const struct gguf_context *gguf,
+                           const uint8_t *data, const lora_factors id, float scale, float alpha,
                            float *scratch, uint16_t **to, lk_err *err) {
-    int64_t id[2] = {find_factor(gguf, layer, slot, 'a'), find_factor(gguf, layer, slot, 'b')};
-    if (id[0] < 0) return LK_OK;
     int64_t rank = gguf_get_tensor_ne(gguf, id[0])[1];
     float largest[2], factor[2];
     for (int i = 0; i < 2; i++)
@@ -150,13 +168,10 @@ static lk_status read_slot(struct lk_lora *lora, const struct gguf_context *gguf
         read_values(gguf, data, id[i], scratch, &largest[i]);
         for (size_t k = 0; k < n; k++) scratch[k] *= factor[i];
         ggml_fp32_to_fp16_row(scratch, (ggml_fp16_t *)*to, (int64_t)n);
-        if (i == 0)
-            slot_of(lora, layer, slot)->a = *to;
-        else
-            slot_of(lora, layer, slot)->b = *to;
+        *(i == 0 ? &out->a : &out->b) = *to;
         *to += n;
     }
-    slot_of(lora, layer, slot)->rank = (int32_t)rank;
+    out->rank = (int32_t)rank;
     return LK_OK;
 }
 
@@ -172,27 +187,35 @@ static lk_status alloc_lora(struct lk_lora *lora, size_t n_data, int n_layer, lk
     return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu values", n_data);
 }
 
-static lk_status read_lora(struct lk_lora *lora, const struct lk_gguf_reader *r,
-                           const struct lk_mapping *file, float scale, const struct lk_hparams *hp,
-                           lk_err *err) {
+static lk_status read_slots(struct lk_lora *lora, const struct lk_gguf_reader *r,
+                            const struct lk_mapping *file, float scale, const struct lk_hparams *hp,
+                            lora_factors *id, lk_err *err) {
     float alpha;
-    size_t n = 0, n_tensor = 0;
+    size_t n;
     lk_status status = check_info(r, &alpha, err);
-    for (int i = 0; !status && i < hp->n_layer * N_SLOT; i++)
-        status = check_slot(r->gguf, hp, i / N_SLOT, i % N_SLOT, &n, &n_tensor, err);
-    if (!status && (int64_t)n_tensor != gguf_get_n_tensors(r->gguf))
-        status = fail_other_tensor(r->gguf, hp->n_layer, err);
-    if (!status && n == 0) status = lk_fail(err, LK_E_FORMAT, "it changes no weight");
+    if (!status) status = check_tensors(r->gguf, hp, id, &n, err);
     if (!status) status = alloc_lora(lora, n, hp->n_layer, err);
     if (status) return status;
     float *scratch = lk_alloc(lora->ledger, LK_FOR_OTHER, n * sizeof *scratch);
     if (!scratch) return lk_fail(err, LK_E_NOMEM, "not enough memory for %zu values", n);
     uint16_t *to = lora->data;
     for (int i = 0; !status && i < hp->n_layer * N_SLOT; i++)
-        status = read_slot(lora, r->gguf, file->data, i / N_SLOT, i % N_SLOT, scale, alpha, scratch,
-                           &to, err);
+        if (id[i][0] >= 0)
+            status = read_slot(slot_of(lora, i / N_SLOT, i % N_SLOT), r->gguf, file->data, id[i],
+                               scale, alpha, scratch, &to, err);
     lk_release(lora->ledger, LK_FOR_OTHER, scratch, n * sizeof *scratch);
     lora->fingerprint = lk_fnv1a(LK_FNV1A_INIT, lora->data, n * sizeof *lora->data);
+    return status;
+}
+
+static lk_status read_lora(struct lk_lora *lora, const struct lk_gguf_reader *r,
+                           const struct lk_mapping *file, float scale, const struct lk_hparams *hp,
+                           lk_err *err) {
+    size_t size = (size_t)hp->n_layer * N_SLOT * sizeof(lora_factors);
+    lora_factors *id = lk_alloc(lora->ledger, LK_FOR_OTHER, size);
+    if (!id) return lk_fail(err, LK_E_NOMEM, "not enough memory for the adapter");
+    lk_status status = read_slots(lora, r, file, scale, hp, id, err);
+    lk_release(lora->ledger, LK_FOR_OTHER, id, size);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { N_TOK = 40, RANK = 4, N_CTX = 128, ROOM = 64 };
+enum { N_TOK = 40, RANK = 4, N_CTX = 128, ROOM = 64, MANY = 8000 };
 
 static char model_path[] = "/tmp/lowkey-adapted-XXXXXX", lora_path[] = "/tmp/lowkey-lora-XXXXXX";
 
@@ -23,7 +23,7 @@ static const struct tiny_spec *find_spec(const char *name) {
 }
 
 /* What is wrong with an adapter. */
-enum damage { NONE, NO_B, WRONG_SHAPE, OTHER_TENSOR, NOT_FINITE, NO_TYPE };
+enum damage { NONE, NO_B, WRONG_SHAPE, OTHER_TENSOR, OTHER_NUMBER, TOO_MANY, NOT_FINITE, NO_TYPE };
 
 static void add_tensor(struct gguf_context *gguf, struct ggml_context *ctx, const char *name,
                        enum ggml_type type, int64_t n_in, int64_t n_out, uint32_t *seed,
@@ -71,6 +71,13 @@ static void write_adapter(const lk_model *model, const char *const *names, enum 
         }
     if (damage == OTHER_TENSOR)
         add_tensor(gguf, ctx, "output.weight.lora_a", type, hp->n_embd, RANK, &seed, NONE);
+    if (damage == OTHER_NUMBER)
+        add_tensor(gguf, ctx, "blk.01.attn_q.weight.lora_a", type, hp->n_embd, RANK, &seed, NONE);
+    for (int i = 0; damage == TOO_MANY && i < MANY; i++) {
+        char at[ROOM];
+        snprintf(at, sizeof at, "blk.%d.attn_k.weight.lora_a", i);
+        add_tensor(gguf, ctx, at, type, 1, 1, &seed, NONE);
+    }
     assert_true(gguf_write_to_file(gguf, lora_path, false));
     gguf_free(gguf);
     ggml_free(ctx);
@@ -155,6 +162,8 @@ static void unfit_files_are_refused(void **state) {
     } cases[] = {{NO_B, LK_E_FORMAT, "but not the other factor"},
                  {WRONG_SHAPE, LK_E_FORMAT, "this model's weight has"},
                  {OTHER_TENSOR, LK_E_UNSUPPORTED, "it has output.weight.lora_a"},
+                 {OTHER_NUMBER, LK_E_UNSUPPORTED, "it has blk.01.attn_q"},
+                 {TOO_MANY, LK_E_FORMAT, "tensors; an adapter of this model has"},
                  {NOT_FINITE, LK_E_FORMAT, "not finite"},
                  {NO_TYPE, LK_E_FORMAT, "not a LoRA adapter"}};
     lk_err err = {0};
