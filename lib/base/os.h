@@ -163,10 +163,10 @@ void lk_os_wake(int *value);
 
 /* ---- the program ---- */
 
-/* The path of the running program. False if the system does not say. */
+/* The path of the running program. False if the system does not say, or it does not fit. */
 bool lk_os_program_path(char *out, size_t cap);
 
-/* The file that contains this code: a shared library or the program. False: unknown. */
+/* The file that contains this code: a shared library or the program. False: as above. */
 bool lk_os_code_path(const void *code, char *out, size_t cap);
 
 /* Load a shared library for good, and find a symbol in it (NULL: none). NULL with a reason in `why`

@@ -322,17 +322,17 @@ bool lk_os_program_path(char *out, size_t cap) {
     uint32_t size = (uint32_t)cap;
     return _NSGetExecutablePath(out, &size) == 0;
 #else
-    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
-    if (n > 0) out[n] = 0;
-    return n > 0;
+    ssize_t n = readlink("/proc/self/exe", out, cap);
+    if (n <= 0 || (size_t)n == cap) return false; /* unknown, or cut off */
+    out[n] = 0;
+    return true;
 #endif
 }
 
 bool lk_os_code_path(const void *code, char *out, size_t cap) {
     Dl_info info;
     if (!dladdr(code, &info) || !info.dli_fname) return false;
-    snprintf(out, cap, "%s", info.dli_fname);
-    return true;
+    return (size_t)snprintf(out, cap, "%s", info.dli_fname) < cap;
 }
 
 void *lk_os_load(const char *path, char *why, size_t cap) {

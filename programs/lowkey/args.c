@@ -246,7 +246,8 @@ static void print_option(const struct opt *opt, int width) {
     print_wrapped(stdout, opt->help, NAME_COLUMN, NAME_COLUMN, width);
 }
 
-/* Print the options of n groups that are rare, or those that are not. Nothing if there are none. */
+/* Print a title and those options of n groups whose flag `rare` is this one; without such options
+ * print nothing. */
 static void print_options(const char *title, const struct opt_group *group, size_t n, bool rare,
                           int width) {
     size_t n_printed = 0;
