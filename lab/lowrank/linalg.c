@@ -3,14 +3,11 @@
 
 #include <cblas.h>
 #include <lapacke.h>
+#include <math.h>
+#include <stdbool.h>
 
 void lk_gram_add(double *c, int n, const double *x, int64_t rows, int64_t stride) {
     cblas_dsyrk(CblasRowMajor, CblasLower, CblasTrans, n, (int)rows, 1, x, (int)stride, 1, c, n);
-}
-
-void lk_symmetrize(double *a, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) a[(size_t)j * n + i] = a[(size_t)i * n + j];
 }
 
 /* LAPACK sees a row-major matrix transposed. A symmetric one stays the same, and its columns, the
@@ -22,6 +19,12 @@ static void reverse_eigenvectors(double *a, int n, double *value) {
         value[j] = swap;
         cblas_dswap(n, a + (size_t)i * n, 1, a + (size_t)j * n, 1);
     }
+}
+
+static bool all_finite(const double *x, int n) {
+    int i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    return i == n;
 }
 
 lk_status lk_eigen(double *a, int n, double *value, struct lk_ledger *ledger, lk_err *err) {
@@ -38,7 +41,8 @@ lk_status lk_eigen(double *a, int n, double *value, struct lk_ledger *ledger, lk
     if (!work || !int_work) {
         status = lk_fail(err, LK_E_NOMEM, "no memory for an eigenproblem of %d rows", n);
     } else if (LAPACKE_dsyevd_work(LAPACK_COL_MAJOR, 'V', 'L', n, a, n, value, work,
-                                   (lapack_int)n_work, int_work, n_int) != 0) {
+                                   (lapack_int)n_work, int_work, n_int) != 0 ||
+               !all_finite(value, n)) { /* LAPACK may call NaN a solution */
         status = lk_fail(err, LK_E_ARG,
                          "an eigenproblem of %d rows does not converge; check that all values are "
                          "finite",

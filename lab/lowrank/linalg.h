@@ -1,4 +1,5 @@
-/* Dense linear algebra in double precision: thin, checked calls of OpenBLAS and LAPACK.
+/* Dense linear algebra in double precision: thin, checked calls of OpenBLAS and LAPACK, or plain
+ * loops without them (linalg_plain.c).
  *
  * Matrices are row-major, [rows][columns]. Symmetric ones are stored whole unless stated
  * otherwise. */
@@ -12,11 +13,14 @@
 void lk_gram_add(double *c, int n, const double *x, int64_t rows, int64_t stride);
 
 /* Copy the lower triangle of a [n][n] to the upper one. */
-void lk_symmetrize(double *a, int n);
+static inline void lk_symmetrize(double *a, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) a[(size_t)j * n + i] = a[(size_t)i * n + j];
+}
 
 /* Eigenvectors of symmetric a [n][n], in place: row j is the j-th eigenvector, of length 1, in
  * order of decreasing eigenvalues, which go to value [n]. Work memory comes from `ledger`. LK_E_ARG
- * if LAPACK gives up, as it does on values that are not finite. */
+ * if that does not converge, as with values that are not finite. */
 lk_status lk_eigen(double *a, int n, double *value, struct lk_ledger *ledger, lk_err *err);
 
 /* a = L L^T of a symmetric positive definite matrix, in place: L below and on the diagonal, zero

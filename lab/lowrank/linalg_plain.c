@@ -13,11 +13,6 @@ void lk_gram_add(double *c, int n, const double *x, int64_t rows, int64_t stride
         }
 }
 
-void lk_symmetrize(double *a, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) a[(size_t)j * n + i] = a[(size_t)i * n + j];
-}
-
 /* Rotate two numbers by an angle with this cosine and sine. */
 static void rotate(double *x, double *y, double c, double s) {
     double old = *x;
@@ -45,18 +40,20 @@ static void eliminate(double *a, double *v, int n, int p, int q) {
     for (int k = 0; k < n; k++) rotate(&v[(size_t)p * n + k], &v[(size_t)q * n + k], c, s);
 }
 
+static void swap(double *x, double *y) {
+    double old = *x;
+    *x = *y;
+    *y = old;
+}
+
 /* Sort rows by decreasing values. */
 static void sort_rows(double *v, double *value, int n) {
     for (int i = 0; i < n; i++) {
         int best = i;
         for (int j = i + 1; j < n; j++)
             if (value[j] > value[best]) best = j;
-        for (int k = 0; k < n && best != i; k++)
-            rotate(&v[(size_t)i * n + k], &v[(size_t)best * n + k], 0, -1);
-        double swap = value[i];
-        value[i] = value[best];
-        value[best] = swap;
-        for (int k = 0; k < n && best != i; k++) v[(size_t)best * n + k] *= -1;
+        swap(&value[i], &value[best]);
+        for (int k = 0; k < n; k++) swap(&v[(size_t)i * n + k], &v[(size_t)best * n + k]);
     }
 }
 
@@ -69,7 +66,7 @@ lk_status lk_eigen(double *a, int n, double *value, struct lk_ledger *ledger, lk
     for (int i = 0; i < n; i++) v[(size_t)i * n + i] = 1;
     for (int i = 0; i < n; i++) scale += a[(size_t)i * n + i] * a[(size_t)i * n + i];
     scale += off_diagonal(a, n);
-    bool done = !(scale > 0) && scale == 0;
+    bool done = scale == 0;
     for (int sweep = 0; !done && isfinite(scale) && sweep < MAX_SWEEPS; sweep++) {
         for (int p = 0; p < n; p++)
             for (int q = p + 1; q < n; q++) eliminate(a, v, n, p, q);
@@ -87,54 +84,48 @@ lk_status lk_eigen(double *a, int n, double *value, struct lk_ledger *ledger, lk
                    n);
 }
 
+/* Sum of a[k * a_step] * b[k * b_step] for k in [begin, end). */
+static double dot(const double *a, int a_step, const double *b, int b_step, int begin, int end) {
+    double sum = 0;
+    for (int k = begin; k < end; k++) sum += a[(size_t)k * a_step] * b[(size_t)k * b_step];
+    return sum;
+}
+
 lk_status lk_cholesky(double *a, int n, lk_err *err) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) {
-            double sum = a[(size_t)i * n + j];
-            for (int k = 0; k < j && j <= i; k++)
-                sum -= a[(size_t)i * n + k] * a[(size_t)j * n + k];
-            if (i == j && !(sum > 0))
+    for (int i = 0; i < n; i++) {
+        double *row = a + (size_t)i * n;
+        for (int j = 0; j <= i; j++) {
+            const double *above = a + (size_t)j * n;
+            double left = row[j] - dot(row, 1, above, 1, 0, j);
+            if (i == j && !(left > 0))
                 return lk_fail(err, LK_E_ARG, "a matrix of %d rows is not positive definite", n);
-            a[(size_t)i * n + j] = j > i ? 0 : i == j ? sqrt(sum) : sum / a[(size_t)j * n + j];
+            row[j] = i == j ? sqrt(left) : left / above[j];
         }
+        memset(row + i + 1, 0, (size_t)(n - i - 1) * sizeof *row);
+    }
     return LK_OK;
 }
 
 /* Row i of l^T b needs rows i and after of b. */
 void lk_tri_mul_left_t(double *b, const double *l, int n) {
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) {
-            double sum = 0;
-            for (int k = i; k < n; k++) sum += l[(size_t)k * n + i] * b[(size_t)k * n + j];
-            b[(size_t)i * n + j] = sum;
-        }
+        for (int j = 0; j < n; j++) b[(size_t)i * n + j] = dot(l + i, n, b + j, n, i, n);
 }
 
 void lk_tri_mul_right(double *b, const double *l, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) {
-            double sum = 0;
-            for (int k = j; k < n; k++) sum += b[(size_t)i * n + k] * l[(size_t)k * n + j];
-            b[(size_t)i * n + j] = sum;
-        }
+    for (double *row = b; row < b + (size_t)n * n; row += n)
+        for (int j = 0; j < n; j++) row[j] = dot(row, 1, l + j, n, j, n);
 }
 
 void lk_tri_mul_right_t(double *b, const double *l, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = n; j-- > 0;) {
-            double sum = 0;
-            for (int k = 0; k <= j; k++) sum += b[(size_t)i * n + k] * l[(size_t)j * n + k];
-            b[(size_t)i * n + j] = sum;
-        }
+    for (double *row = b; row < b + (size_t)n * n; row += n)
+        for (int j = n; j-- > 0;) row[j] = dot(row, 1, l + (size_t)j * n, 1, 0, j + 1);
 }
 
 void lk_tri_solve_right(double *b, const double *l, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = n; j-- > 0;) {
-            double sum = b[(size_t)i * n + j];
-            for (int k = j + 1; k < n; k++) sum -= b[(size_t)i * n + k] * l[(size_t)k * n + j];
-            b[(size_t)i * n + j] = sum / l[(size_t)j * n + j];
-        }
+    for (double *row = b; row < b + (size_t)n * n; row += n)
+        for (int j = n; j-- > 0;)
+            row[j] = (row[j] - dot(row, 1, l + j, n, j + 1, n)) / l[(size_t)j * n + j];
 }
 
 void lk_matmul(double *c, const double *a, const double *b, int m, int n, int k) {
@@ -147,9 +138,6 @@ void lk_matmul(double *c, const double *a, const double *b, int m, int n, int k)
 
 void lk_matmul_nt(double *c, const double *a, const double *b, int m, int n, int k) {
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            double sum = 0;
-            for (int l = 0; l < k; l++) sum += a[(size_t)i * k + l] * b[(size_t)j * k + l];
-            c[(size_t)i * n + j] = sum;
-        }
+        for (int j = 0; j < n; j++)
+            c[(size_t)i * n + j] = dot(a + (size_t)i * k, 1, b + (size_t)j * k, 1, 0, k);
 }
