@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/sbom prints valid JSON that names llama.cpp with its pin and each linked library with its version.
-# Skipped (77) without dpkg.
+# With --debs versions are those of the files. Skipped (77) without dpkg.
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
@@ -25,3 +25,16 @@ libraries = subprocess.run(["ldd", sys.argv[3]], capture_output=True, text=True,
 for library, name in (("libjansson", "libjansson"), ("libmicrohttpd", "libmicrohttpd"), ("libc.so", "libc6")):
     assert library not in libraries or any(n.startswith(name) for n in part), name
 END
+
+for name in libc6 libxxhash-dev extra; do
+  mkdir -p "$work/$name/DEBIAN" "$work/debs"
+  printf 'Package: %s\nVersion: 9.1-2\nArchitecture: arm64\nMaintainer: x <x@localhost>\nDescription: x\n' $name >"$work/$name/DEBIAN/control"
+  dpkg-deb --root-owner-group --build "$work/$name" "$work/debs/${name}_9.1-2_arm64.deb" >/dev/null || exit 1
+done
+"$source/scripts/sbom" --debs "$work/debs" "$bin" extra >"$work/other.json" || { echo "FAILED: --debs: status $?"; exit 1; }
+[ "$(grep -o 'pkg:deb/debian/[^"]*' "$work/other.json" | tr '\n' ' ')" = "$(printf 'pkg:deb/debian/%s@9.1-2?arch=arm64 ' extra libc6 libxxhash-dev)" ] ||
+  { echo FAILED; cat "$work/other.json"; exit 1; }
+if "$source/scripts/sbom" --debs "$work/debs" "$bin" missing 2>"$work/err" || ! grep -q "has not one file of missing" "$work/err"; then
+  echo "FAILED: a missing file: $(cat "$work/err")"
+  exit 1
+fi
