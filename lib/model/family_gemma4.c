@@ -168,7 +168,7 @@ static lk_status bind_experts(struct lk_net *net, struct lk_loader *ld, int i, l
     return status ? status : lk_bind(ld, spec, sizeof spec / sizeof *spec, i, err);
 }
 
-/* Embeddings of the layers, and their projection: its rows are used in parts, like a table. */
+/* Embeddings of the layers, and their projection: layers use parts of its rows, like a table's. */
 static lk_status bind_model(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
     const struct lk_hparams *hp = &net->hp;
     int64_t n = hp->n_embd_layer, n_all = n * hp->n_layer;
@@ -214,21 +214,45 @@ static lk_status load_gemma4(struct lk_net *net, struct lk_loader *ld, lk_err *e
 
 /* ---- graphs ---- */
 
-/* The projection of the token's embedding and the layer's own embedding, one as strong as the
- * other. */
+/* The layer's own embedding of the tokens [n_tok][n] plus the projection of their embeddings
+ * [n_tok][n_embd], one as strong as the other. */
+static struct ggml_tensor *add_projection(const struct lk_net *net, struct ggml_context *ctx,
+                                          int layer, struct ggml_tensor *own,
+                                          struct ggml_tensor *embd) {
+    bool there = lk_net_on_device(net, layer);
+    struct ggml_tensor *proj = there ? net->layer_proj_on_device : net->layer_proj,
+                       *norm = there ? net->layer_proj_norm_on_device : net->layer_proj_norm;
+    int64_t n = net->hp.n_embd_layer;
+    proj = ggml_view_2d(ctx, proj, proj->ne[0], n, proj->nb[1], (size_t)(layer * n) * proj->nb[1]);
+    struct ggml_tensor *x = ggml_mul_mat(ctx, proj, embd);
+    x = ggml_scale(ctx, x, 1.0f / sqrtf((float)net->hp.n_embd));
+    x = lk_rms_norm(ctx, x, norm, net->hp.norm_eps);
+    return ggml_scale(ctx, ggml_add(ctx, x, own), sqrtf(0.5f));
+}
+
+/* Of a layer on a device [n_tok][n + n_embd]: both embeddings, for layer_input. */
 static struct ggml_tensor *token_input(const struct lk_net *net, struct ggml_context *ctx,
                                        int layer, struct ggml_tensor *tok) {
-    struct ggml_tensor *table = net->layer_embd, *proj = net->layer_proj;
+    struct ggml_tensor *table = net->layer_embd;
     int64_t n = net->hp.n_embd_layer;
     if (n == 0) return NULL;
     table = ggml_view_2d(ctx, table, n, table->ne[1], table->nb[1],
                          (size_t)layer * ggml_row_size(table->type, n));
-    proj = ggml_view_2d(ctx, proj, proj->ne[0], n, proj->nb[1], (size_t)(layer * n) * proj->nb[1]);
     struct ggml_tensor *own = ggml_scale(ctx, ggml_get_rows(ctx, table, tok), sqrtf((float)n)),
-                       *x = ggml_mul_mat(ctx, proj, lk_embed_tokens(net, ctx, tok, NULL));
-    x = ggml_scale(ctx, x, 1.0f / sqrtf((float)net->hp.n_embd));
-    x = lk_rms_norm(ctx, x, net->layer_proj_norm, net->hp.norm_eps);
-    return ggml_scale(ctx, ggml_add(ctx, x, own), sqrtf(0.5f));
+                       *embd = lk_embed_tokens(net, ctx, tok, NULL);
+    return lk_net_on_device(net, layer) ? ggml_concat(ctx, own, embd, 0)
+                                        : add_projection(net, ctx, layer, own, embd);
+}
+
+/* What a layer adds of the tokens [n_tok][n], from token_input's result. */
+static struct ggml_tensor *layer_input(const struct lk_net *net, struct ggml_context *ctx,
+                                       int layer, struct ggml_tensor *tok) {
+    int64_t n = net->hp.n_embd_layer, n_tok = tok->ne[1];
+    if (!lk_net_on_device(net, layer)) return tok;
+    struct ggml_tensor *own = ggml_view_2d(ctx, tok, n, n_tok, tok->nb[1], 0),
+                       *embd = ggml_view_2d(ctx, tok, tok->ne[0] - n, n_tok, tok->nb[1],
+                                            (size_t)n * sizeof(float));
+    return add_projection(net, ctx, layer, own, ggml_cont(ctx, embd));
 }
 
 static struct lk_qkv pre_gemma4(const struct lk_net *net, struct ggml_context *ctx, int layer,
@@ -294,8 +318,8 @@ static struct ggml_tensor *post_gemma4(const struct lk_net *net, struct ggml_con
     x = add_normed(net, ctx, ffn, l->ffn_post_norm, x);
     if (qkv->tok) {
         struct ggml_tensor *gate = ggml_gelu(ctx, lk_linear(net, ctx, l->tok_gate, NULL, NULL, x));
-        struct ggml_tensor *own =
-            lk_linear(net, ctx, l->tok_up, NULL, NULL, ggml_mul(ctx, gate, qkv->tok));
+        gate = ggml_mul(ctx, gate, layer_input(net, ctx, layer, qkv->tok));
+        struct ggml_tensor *own = lk_linear(net, ctx, l->tok_up, NULL, NULL, gate);
         x = add_normed(net, ctx, own, l->tok_post_norm, x);
     }
     return l->out_scale ? ggml_mul(ctx, x, l->out_scale) : x;

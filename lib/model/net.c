@@ -358,6 +358,13 @@ static bool is_read_by_lowkey(const struct lk_net *net, const struct lk_bind *b)
     return b->dst == &l->attn_sinks || (recurrence && !lk_net_recurs_there(net, layer));
 }
 
+/* Where a copy for the device's layers goes of a tensor that layers share; NULL: there is none. */
+static struct ggml_tensor **copy_on_device(struct lk_net *net, const struct lk_bind *b) {
+    if (b->dst == &net->rope_factors) return &net->rope_factors_on_device;
+    if (b->dst == &net->layer_proj) return &net->layer_proj_on_device;
+    return b->dst == &net->layer_proj_norm ? &net->layer_proj_norm_on_device : NULL;
+}
+
 /* Open the device, and bind the tensors of its layers to its memory. The logits' matrix goes with
  * the last layer. Embeddings stay on the CPU, as in llama.cpp: their rows are looked up. */
 static lk_status choose_device(struct lk_net *net, struct lk_loader *ld, lk_err *err) {
@@ -385,10 +392,11 @@ static lk_status choose_device(struct lk_net *net, struct lk_loader *ld, lk_err 
         struct lk_bind *b = &ld->bind[i];
         b->on_device = b->use != LK_USE_TABLE && !is_read_by_lowkey(net, b) &&
                        (is_of_head(net, b) || layer_of(net, b) >= net->first_on_device);
-        if (b->dst != &net->rope_factors) continue;
         struct lk_bind copy = *b;
-        copy.dst = &net->rope_factors_on_device;
+        copy.dst = copy_on_device(net, b);
         copy.on_device = true;
+        if (!copy.dst) continue;
+        if (copy.use == LK_USE_TABLE) copy.use = LK_USE_MATRIX;
         ld->bind[ld->n_bind++] = copy; /* there is room: a model has fewer tensors of its own */
     }
     return LK_OK;

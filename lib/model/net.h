@@ -72,7 +72,7 @@ struct lk_qkv {
     struct ggml_tensor *decay, *beta; /* [n_tok][n_v_head] */
     struct ggml_tensor *step; /* [n_tok][n_v_head] of state space models: beta before softplus */
     struct ggml_tensor *x;    /* [n_tok][n_embd] residual stream, input of the second piece */
-    struct ggml_tensor *tok;  /* [n_tok][n_embd_layer] embeddings of the layer, or NULL */
+    struct ggml_tensor *tok;  /* token_input's result, or NULL */
     struct ggml_tensor *aux; /* what else the second piece needs: Falcon's normed input, the gate of
                               * Qwen 3.5 and LFM2, or NULL */
 };
@@ -111,8 +111,9 @@ struct lk_net {
     const char *recurrence_lack; /* why the CPU computes the recurrences of the device's layers;
                                   * NULL: it does not, or the device is_host */
     uint64_t device_bytes;       /* of weights on the device */
-    struct ggml_tensor *rope_factors_on_device; /* a copy of rope_factors */
-    bool header_only;                           /* tensors have types and shapes, but no data */
+    /* Copies of rope_factors, layer_proj and layer_proj_norm there. */
+    struct ggml_tensor *rope_factors_on_device, *layer_proj_on_device, *layer_proj_norm_on_device;
+    bool header_only;     /* tensors have types and shapes, but no data */
     uint64_t fingerprint; /* hash of the header, the tensor table and samples of the data */
     uint64_t identity;    /* hash of the norms' weights; that of all quantizations of a model */
 };
@@ -130,7 +131,8 @@ struct lk_family {
     /* tok, pos: i32 [n_tok] -> x [n_tok][n_embd] */
     struct ggml_tensor *(*embed)(const struct lk_net *net, struct ggml_context *ctx,
                                  struct ggml_tensor *tok, struct ggml_tensor *pos);
-    /* tok: i32 [n_tok] -> lk_qkv.tok of a layer. NULL: the family's layers do not need tokens */
+    /* tok: i32 [n_tok] -> lk_qkv.tok of a layer, on the CPU: what it needs of the tokens, for
+     * `post`, or NULL. No function: the family's layers do not need tokens */
     struct ggml_tensor *(*token_input)(const struct lk_net *net, struct ggml_context *ctx,
                                        int layer, struct ggml_tensor *tok);
     /* Without k and v if the layer attends to those of an earlier one (lk_hparams_shares). */

@@ -28,6 +28,8 @@ static void use_device(lk_model *model, struct lk_ggml_device *device, int first
     model->net->device = device;
     model->net->first_on_device = first;
     model->net->rope_factors_on_device = model->net->rope_factors;
+    model->net->layer_proj_on_device = model->net->layer_proj;
+    model->net->layer_proj_norm_on_device = model->net->layer_proj_norm;
 }
 
 static void drop_device(lk_model *model, struct lk_ggml_device *device) {
