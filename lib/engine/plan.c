@@ -13,7 +13,6 @@
 #include "lowkey_serve.h"
 #include "model/blocks.h"
 #include "model/experts.h"
-#include "model/many_tokens.h"
 
 /* Bytes of the sums that a recipe with `absorb` keeps of evicted rows. */
 static lk_status estimate_absorb(const lk_model *model, const lk_recipe *recipe,
@@ -93,8 +92,7 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     attn += sizeof(float) * lk_pass_read_floats(recipe, n_ctx, hp) * model->n_thread;
     uint64_t chunk = n_tok < LK_EVAL_MAX ? n_tok : LK_EVAL_MAX;
     uint64_t activations = chunk * layer_floats(hp) * sizeof(float) +
-                           lk_linear_cast_bytes(model->net, (int64_t)chunk) +
-                           lk_many_tokens_bytes(model->net, (int64_t)chunk);
+                           lk_linear_scratch_bytes(model->net, (int64_t)chunk);
     bool card = !chunked && prompt_is_there(model, shape.device, &needs);
     uint64_t hidden = chunked ? 0 : n_tok * lk_prefill_hidden_bytes(model->net, card);
     uint64_t exact = chunked

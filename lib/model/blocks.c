@@ -27,20 +27,24 @@ static bool cast_is_faster(const struct ggml_tensor *weight, int64_t n_tok) {
            ggml_backend_buffer_is_host(weight->buffer);
 }
 
-uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok) {
-    uint64_t max_bytes = 0;
+uint64_t lk_linear_scratch_bytes(const struct lk_net *net, int64_t n_tok) {
+    uint64_t max_cast = 0, max_input = 0;
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
         const struct ggml_tensor *matrix[] = {
             l->wq,          l->wk,       l->wv,   l->wqkv,  l->wo,       l->ffn_gate, l->ffn_up,
             l->ffn_gate_up, l->ffn_down, l->wq_a, l->wkv_a, l->tok_gate, l->tok_up};
         for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
-            if (!matrix[m] || !cast_is_faster(matrix[m], n_tok)) continue;
-            uint64_t bytes = (uint64_t)ggml_nelements(matrix[m]) * sizeof(float);
-            if (bytes > max_bytes) max_bytes = bytes;
+            if (!matrix[m]) continue;
+            uint64_t cast = cast_is_faster(matrix[m], n_tok)
+                                ? (uint64_t)ggml_nelements(matrix[m]) * sizeof(float)
+                                : 0,
+                     input = lk_many_tokens_bytes(net, matrix[m], n_tok);
+            if (cast > max_cast) max_cast = cast;
+            if (input > max_input) max_input = input;
         }
     }
-    return max_bytes;
+    return max_cast + max_input;
 }
 
 struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx,

@@ -22,8 +22,9 @@ struct ggml_tensor *lk_add_to_residual(const struct lk_net *net, struct ggml_con
                                        struct ggml_tensor *weight, struct ggml_tensor *bias,
                                        struct ggml_tensor *residual, struct ggml_tensor *x);
 
-/* Bytes of the largest matrix that lk_linear casts to f32 in a graph of n_tok tokens; 0: none. */
-uint64_t lk_linear_cast_bytes(const struct lk_net *net, int64_t n_tok);
+/* Bytes that lk_linear needs in a graph of n_tok tokens besides results: the largest matrix that it
+ * casts, and the largest inputs that it converts (many_tokens.h). */
+uint64_t lk_linear_scratch_bytes(const struct lk_net *net, int64_t n_tok);
 
 /* Heads [first, first + n) of each row: x [n_tok][heads * d_head] -> view [n_tok][n][d_head]. */
 struct ggml_tensor *lk_view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first, int n,

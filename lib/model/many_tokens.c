@@ -129,18 +129,7 @@ struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context
                           GGML_N_TASKS_MAX, (void *)(uintptr_t)net);
 }
 
-uint64_t lk_many_tokens_bytes(const struct lk_net *net, int64_t n_tok) {
-    int64_t max = 0;
-    for (int i = 0; i < net->hp.n_layer; i++) {
-        const struct lk_layer *l = &net->layer[i];
-        const struct ggml_tensor *matrix[] = {
-            l->wq,          l->wk,       l->wv,   l->wqkv,  l->wo,       l->ffn_gate, l->ffn_up,
-            l->ffn_gate_up, l->ffn_down, l->wq_a, l->wkv_a, l->tok_gate, l->tok_up};
-        for (size_t m = 0; m < sizeof matrix / sizeof *matrix; m++) {
-            if (!matrix[m] || !is_faster(net, matrix[m], n_tok)) continue;
-            int64_t bytes = input_bytes(matrix[m]->ne[0], n_tok);
-            if (bytes > max) max = bytes;
-        }
-    }
-    return (uint64_t)max;
+uint64_t lk_many_tokens_bytes(const struct lk_net *net, const struct ggml_tensor *weight,
+                              int64_t n_tok) {
+    return is_faster(net, weight, n_tok) ? (uint64_t)input_bytes(weight->ne[0], n_tok) : 0;
 }

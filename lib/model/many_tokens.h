@@ -14,7 +14,8 @@ bool lk_knows_repacked(ggml_backend_buffer_type_t type);
 struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,
                                    struct ggml_tensor *weight, struct ggml_tensor *x);
 
-/* The most bytes that the inputs of a product need at a time, for n_tok tokens. */
-uint64_t lk_many_tokens_bytes(const struct lk_net *net, int64_t n_tok);
+/* Bytes of the inputs of n_tok tokens as the kernels read them; 0 if ggml computes the product. */
+uint64_t lk_many_tokens_bytes(const struct lk_net *net, const struct ggml_tensor *weight,
+                              int64_t n_tok);
 
 #endif
