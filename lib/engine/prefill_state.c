@@ -77,6 +77,7 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
                                  lk_err *err) {
     bool card = p->card.used;
     uint64_t limit = s->ledger.limit, device_limit = s->rows.ledger.limit;
+    const struct lk_device *rows = s->rows.device; /* NULL: states of recurrences are elsewhere */
     bool on_card = card && s == p->s;
     uint64_t there = s->recurrent_there.now.size;
     if (on_card) there += lk_prefill_card_bytes(p->net, p->n_tok);
@@ -94,8 +95,9 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
         return lk_fail(err, LK_E_NOMEM,
                        "%zu tokens need %.0f MiB of the memory of %s, but the limit is %.0f MiB; "
                        "use a smaller recipe%s",
-                       p->n_tok, (double)there / (1 << 20), s->rows.device->name,
-                       (double)device_limit / (1 << 20), on_card ? " or chunked prefill" : "");
+                       p->n_tok, (double)there / (1 << 20),
+                       rows ? rows->name : p->net->device->name, (double)device_limit / (1 << 20),
+                       on_card ? " or chunked prefill" : "");
     uint64_t cache = needs.cache - needs.device;
     uint64_t exact =
         p->n_tok * (lk_prefill_hidden_bytes(p->net, card) + lk_prefill_exact_bytes(p->net, card)) +

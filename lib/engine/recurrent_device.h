@@ -4,8 +4,8 @@
  *
  * Nodes name this memory, so a graph belongs to the sessions that it was built for (pass.h).
  *
- * A pass of drafts first copies the states, and then the inputs of the recurrence. If tokens are
- * dropped, a graph of the recurrence alone is computed for those that stay, from the copies. */
+ * A pass of drafts keeps copies of the states before it and of the recurrence's inputs. If tokens
+ * are dropped, the recurrence of the others is computed again from these copies. */
 #ifndef LK_ENGINE_RECURRENT_DEVICE_H
 #define LK_ENGINE_RECURRENT_DEVICE_H
 

@@ -10,6 +10,9 @@
  * emulated module is not there. Before any model is opened. */
 bool open_card(void);
 
+/* Skip the test if open_card returned false. */
+void need_card(void);
+
 /* How often ggml's device has brought bytes to the card and from it, and waited for it, since the
  * last call. Weights are not counted. */
 struct card_copies {
