@@ -17,25 +17,9 @@
 #ifndef LK_CUDA_ATTEND_CHUNK_H
 #define LK_CUDA_ATTEND_CHUNK_H
 
-#include "cuda/warp.h"
+#include "cuda/rot_bytes.h"
 
 #define ATTEND_NONE (-1e30f) /* the maximum of no scores */
-
-/* Codebooks as bytes, doubled and centered: 2 entry - top. The table of 4 bits is not centered: its
- * bytes are below 128, so that a permute whose selector has bit 3, which repeats the sign, gives 0.
- * What is missing, -63, is subtracted from sums. */
-template <int BITS> struct attend_book;
-template <> struct attend_book<2> { /* -20 -6 6 20 */
-    static constexpr uint32_t t0 = 0x1406faecu, t1 = 0, t2 = 0, t3 = 0;
-};
-template <> struct attend_book<3> { /* -43 -27 -15 -5 5 15 27 43 */
-    static constexpr uint32_t t0 = 0xfbf1e5d5u, t1 = 0x2b1b0f05u, t2 = 0, t3 = 0;
-};
-template <> struct attend_book<4> { /* 2 * {0 8 13 17 21 24 27 30 33 36 39 42 46 50 55 63} */
-    static constexpr uint32_t t0 = 0x221a1000u, t1 = 0x3c36302au, t2 = 0x544e4842u,
-                              t3 = 0x7e6e645cu;
-};
-constexpr int attend_book_offset(int bits) { return bits == 4 ? 63 : 0; }
 
 enum { ATTEND_WEIGHTS = 144 }; /* bytes of the weights of a column and plane: 128 rows, padded */
 
@@ -58,14 +42,14 @@ struct attend_source {
 template <int D, int HPL> struct attend_queries {
     U2 b[HPL][D / 32];
     F scale[HPL];  /* of the lane's columns: step of the query * scale of scores * log2 e */
-    I offset[HPL]; /* start of the sums: -attend_book_offset times the sum of the query */
+    I offset[HPL]; /* start of the sums: -rot_center times the sum of the query */
 };
 
 /* Sums of columns t (HPL 1) or 2 t + h (HPL 2), of channels 32 n + 8 (g / 2) + 4 (g % 2) + i. */
 template <int D, int HPL> struct attend_sums {
     F acc[HPL][D / 32][4];
     F max[HPL], sum[HPL]; /* sum: of this lane's rows only */
-    F offset[HPL];        /* sum of weights, to be subtracted from acc with attend_book_offset */
+    F offset[HPL];        /* sum of weights, to be subtracted from acc with rot_center */
 };
 
 /* What is done to scores besides scaling, for the columns of a lane. */
@@ -90,44 +74,6 @@ template <int HPL> WF F attend_adjust(const attend_rules<HPL> &rules, int h, F s
 }
 template <int HPL> WF M attend_seen(const attend_rules<HPL> &rules, int h, const U &row) {
     return row - rules.first[h] < rules.n_seen[h];
-}
-
-/* ---- codes to bytes ---- */
-
-/* Selectors of 8 codes in nibbles -> two registers of 4 bytes. t0: the table's first word. */
-template <int BITS> WF void attend_lookup(const U &x, U *r0, U *r1, const U &t0) {
-    typedef attend_book<BITS> b;
-    if constexpr (BITS < 4) {
-        *r0 = prmt(t0, splat(b::t1), x);
-        *r1 = prmt(t0, splat(b::t1), x >> 16);
-    } else { /* codes 0..7 select from the first table, and 0 from the second; 8..15 vice versa */
-        U y = x ^ 0x88888888u;
-        *r0 = prmt(t0, splat(b::t1), x) | prmt(splat(b::t2), splat(b::t3), y);
-        *r1 = prmt(t0, splat(b::t1), x >> 16) | prmt(splat(b::t2), splat(b::t3), y >> 16);
-    }
-}
-
-/* Word i of the pieces of a step: for s = 0..3 the 8 codes of row 4 u + i + 8 s, of channels 8 j +
- * {0, 4, 1, 5 | 2, 6, 3, 7}. */
-template <int KB> WF void attend_k_codes(const U4 *piece, int i, int s, U *r0, U *r1, const U &t0) {
-    if constexpr (KB == 4) { /* pieces: (even, odd c / 4) x (rows of s = 0, 1 | 2, 3) */
-        U a = piece[s / 2].v[i], b = piece[2 + s / 2].v[i];
-        U x = s % 2 ? bsel(a >> 4, b, 0x0f0f0f0fu) : bsel(a, b << 4, 0x0f0f0f0fu);
-        attend_lookup<4>(x, r0, r1, t0);
-    } else {
-        U a = piece[0].v[i], b = piece[1].v[i], x;
-        if (s == 0) x = bsel(a, b << 4, 0x0f0f0f0fu);
-        if (s == 1) x = bsel(a >> 2, b << 2, 0x0f0f0f0fu);
-        if (s == 2) x = bsel(a >> 4, b, 0x0f0f0f0fu);
-        if (s == 3) x = bsel(a >> 6, b >> 2, 0x0f0f0f0fu);
-        if constexpr (KB == 3) { /* bit s of each nibble of the third plane goes to bit 2 */
-            U w = piece[2 + s % 2].v[i];
-            x = bsel(x, s == 0 ? w << 2 : s == 1 ? w << 1 : s == 2 ? w : w >> 1, 0x33333333u);
-        } else {
-            x = x & 0x33333333u;
-        }
-        attend_lookup<KB>(x, r0, r1, t0);
-    }
 }
 
 /* ---- places ---- */
@@ -159,7 +105,7 @@ template <int D, int KB, int VB> WF attend_lane<D, KB, VB> attend_lane_of(S ring
               (uint32_t)(8 * D);
     x.k_tiles = ring, x.v_tiles = ring + 4 * attend_k_bytes(D, KB);
     x.weights = x.v_tiles + 4 * attend_v_bytes(D, VB);
-    x.k_t0 = opaque_u(splat(attend_book<KB>::t0)), x.v_t0 = opaque_u(splat(attend_book<VB>::t0));
+    x.k_t0 = opaque_u(splat(rot_book<KB>::t0)), x.v_t0 = opaque_u(splat(rot_book<VB>::t0));
     return x;
 }
 
@@ -219,8 +165,9 @@ WF void attend_products(const attend_lane<D, KB, VB> &x, const attend_queries<D,
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 U a0, a1, a2, a3;
-                attend_k_codes<KB>(piece, i / 2, i % 2 * 2, &a0, &a2, x.k_t0);
-                attend_k_codes<KB>(piece, i / 2, i % 2 * 2 + 1, &a1, &a3, x.k_t0);
+                auto word = [&](int n) { return piece[n].v[i / 2]; };
+                rot_k_bytes<KB>(word, i % 2 * 2, &a0, &a2, x.k_t0);
+                rot_k_bytes<KB>(word, i % 2 * 2 + 1, &a1, &a3, x.k_t0);
                 mma_ss(c[i / 2][i % 2], a0, a1, a2, a3, q.b[0][ks].v[0], q.b[0][ks].v[1]);
             }
         }
@@ -242,8 +189,9 @@ WF void attend_products(const attend_lane<D, KB, VB> &x, const attend_queries<D,
 #pragma unroll
             for (int ks = 0; ks < KS; ks++) {
                 U a0, a1, a2, a3;
-                attend_k_codes<KB>(piece[ks], i / 2, i % 2 * 2, &a0, &a2, x.k_t0);
-                attend_k_codes<KB>(piece[ks], i / 2, i % 2 * 2 + 1, &a1, &a3, x.k_t0);
+                auto word = [&](int n) { return piece[ks][n].v[i / 2]; };
+                rot_k_bytes<KB>(word, i % 2 * 2, &a0, &a2, x.k_t0);
+                rot_k_bytes<KB>(word, i % 2 * 2 + 1, &a1, &a3, x.k_t0);
                 mma_ss(high, a0, a1, a2, a3, q.b[0][ks].v[0], q.b[0][ks].v[1]);
                 mma_ss(low, a0, a1, a2, a3, q.b[1][ks].v[0], q.b[1][ks].v[1]);
             }
@@ -280,7 +228,7 @@ WF void attend_add_means(const attend_queries<D, HPL> &q, const U2 *scale, const
     for (int h = 0; h < HPL; h++) m[h] = izero();
     U zero = splat(0);
 #pragma unroll
-    for (int ks = 0; ks < D / 32; ks++) { /* channels in the order of attend_k_codes */
+    for (int ks = 0; ks < D / 32; ks++) { /* channels in the order of rot_k_bytes */
         U r0 = prmt(mean[ks].v[0], mean[ks].v[1], splat(0x5140u));
         U r1 = prmt(mean[ks].v[0], mean[ks].v[1], splat(0x7362u));
         for (int h = 0; h < HPL; h++)
@@ -436,12 +384,6 @@ WF void attend_get_weights(const attend_lane<D, KB, VB> &x, U w[HPL][8]) {
 
 /* ---- values ---- */
 
-/* Third bits of V's codes, bits 0 to 3 of each byte, into selectors of even and odd fields. */
-WF void attend_third_bits(const U &bits, U *even, U *odd) {
-    *even |= ((bits << 2) & 0x04040404u) | ((bits << 4) & 0x40404040u);
-    *odd |= ((bits << 1) & 0x04040404u) | ((bits << 3) & 0x40404040u);
-}
-
 /* Add the products of weights and codes of V. */
 template <int D, int KB, int VB, int HPL>
 WF void attend_add_values(const attend_lane<D, KB, VB> &x, const U w[HPL][8],
@@ -468,17 +410,9 @@ WF void attend_add_values(const attend_lane<D, KB, VB> &x, const U w[HPL][8],
             for (int k = 0; k < N; k++) {
                 U r[2][4]; /* [set of rows][registers] */
 #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    U y = piece[k].v[i + j];
-                    if constexpr (VB < 4) {
-                        U even = y & 0x33333333u, odd = (y >> 2) & 0x33333333u;
-                        if constexpr (VB == 3) attend_third_bits(third[k].v[i + j], &even, &odd);
-                        attend_lookup<VB>(even, &r[j][0], &r[j][1], x.v_t0);
-                        attend_lookup<VB>(odd, &r[j][2], &r[j][3], x.v_t0);
-                    } else {
-                        attend_lookup<VB>(y, &r[j][0], &r[j][1], x.v_t0);
-                    }
-                }
+                for (int j = 0; j < 2; j++)
+                    rot_v_bytes<VB>(piece[k].v[i + j], third[VB == 3 ? k : 0].v[i + j], r[j],
+                                    x.v_t0);
 #pragma unroll
                 for (int h = 0; h < HPL; h++) {
                     constexpr int PER = VB < 4 ? 4 : 2;
@@ -582,7 +516,7 @@ template <int D, int HPL> WF void attend_put_sums(attend_sums<D, HPL> &x, S to, 
         for (int n = 0; n < D / 32; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                F acc = fma_(offset, splatf(-attend_book_offset(4)), x.acc[h][n][i]);
+                F acc = fma_(offset, splatf(-rot_center(4)), x.acc[h][n][i]);
                 stsf(to, row + (g >> 1) * 32u + (g & 1u) * 16u + (uint32_t)(128 * n + 4 * i),
                      self(any, acc, zero));
             }

@@ -238,7 +238,7 @@ template <int D, int HPL> WF void attend_get_planes(S planes, attend_queries<D, 
             q.b[h][ks] = lds64(planes, row * (uint32_t)D + t * 8u + (uint32_t)(32 * ks));
         U own = (HPL == 1 ? t : t * 2u + (uint32_t)h) * 4u + (uint32_t)(16 * D);
         q.scale[h] = ldsf(planes, own);
-        q.offset[h] = as_i(lds32(planes, own + 32u)) * -attend_book_offset(4);
+        q.offset[h] = as_i(lds32(planes, own + 32u)) * -rot_center(4);
     }
 }
 

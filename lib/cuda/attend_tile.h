@@ -61,12 +61,12 @@ WF void attend_numbers(const lk_device_coding &c, uint64_t levels, const U &code
               ((codes >> 12) & 0xf000u);
         U r;
         if (c.bits == 2)
-            r = prmt(splat(attend_book<2>::t0), splat(0), n);
+            r = prmt(splat(rot_book<2>::t0), splat(0), n);
         else if (c.bits == 3)
-            r = prmt(splat(attend_book<3>::t0), splat(attend_book<3>::t1), n);
+            r = prmt(splat(rot_book<3>::t0), splat(rot_book<3>::t1), n);
         else
-            r = prmt(splat(attend_book<4>::t0), splat(attend_book<4>::t1), n) |
-                prmt(splat(attend_book<4>::t2), splat(attend_book<4>::t3), n ^ 0x8888u);
+            r = prmt(splat(rot_book<4>::t0), splat(rot_book<4>::t1), n) |
+                prmt(splat(rot_book<4>::t2), splat(rot_book<4>::t3), n ^ 0x8888u);
         float missing = c.bits == 4 ? 63.0f : 0.0f;
         for (int i = 0; i < 4; i++) x[i] = (s2f(r, i) - missing) * 0.5f;
     } else {
@@ -273,9 +273,9 @@ WF void attend_tile_values(const attend_side &x, uint32_t row, int n, S weights,
 #pragma unroll 1
     for (int j = 0; j < D / 32; j++) {
         if (32 * j >= x.d) break;
-        U c = lane_id() + (uint32_t)(32 * j), exists_c = c;
+        U c = lane_id() + (uint32_t)(32 * j);
         M exists = c < (uint32_t)x.d;
-        c = sel(exists, exists_c, splat(0));
+        c = sel(exists, c, splat(0));
         F acc[C];
 #pragma unroll
         for (int h = 0; h < C; h++) acc[h] = splatf(0);

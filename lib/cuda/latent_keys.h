@@ -2,8 +2,8 @@
 #ifndef LK_CUDA_LATENT_KEYS_H
 #define LK_CUDA_LATENT_KEYS_H
 
-#include "cuda/latent_codes.h"
 #include "cuda/latent_shape.h"
+#include "cuda/rot_bytes.h"
 
 /* The table of the rotation holds cos and sin times 2^-7, so that keys fit f16. */
 #define LATENT_KEY_SCALE 128.0f
@@ -231,6 +231,23 @@ WF U latent_token(int i) {
     return (g >> 1) * 32u + (g & 1u) * 4u + (uint32_t)i;
 }
 
+/* The lane's words of step ks (32 channels) of a tile of K, for tokens 4u + i + 8s. at2, at1: of
+ * the planes of 2 or 4 bits, and of 1 bit. */
+template <int KB> WF void latent_k_words(S tiles, const U &at2, const U &at1, int ks, U *word) {
+    if constexpr (KB == 4) {
+#pragma unroll
+        for (int x = 0; x < 4; x++)
+            word[x] = lds32(tiles, at2 + (uint32_t)(ks * 512 + x / 2 * 64 + x % 2 * 32));
+    } else {
+        word[0] = lds32(tiles, at2 + (uint32_t)(ks * 256));
+        word[1] = lds32(tiles, at2 + (uint32_t)(ks * 256 + 32));
+        if constexpr (KB == 3) {
+            U w = lds32(tiles, at1 + (uint32_t)(ks * 128));
+            word[2] = opaque_u(w & 0x55555555u), word[3] = opaque_u(w & 0xaaaaaaaau);
+        }
+    }
+}
+
 /* Codes of the chunk's rows in fragments, [step][rows 16 p ..][4], and the rows' scales. */
 template <class sh> struct latent_rows {
     U a[sh::KS][2][4];
@@ -238,17 +255,18 @@ template <class sh> struct latent_rows {
 };
 template <class sh> WF void latent_load(S tiles, uint32_t rank, int i, latent_rows<sh> &x) {
     U lane = lane_id(), g = lane >> 2, t = lane & 3u, u = g & 1u;
-    U tile = (g >> 1) * (4u * sh::KB * rank + 64u), t0 = opaque_u(splat(latent_book<sh::KB>::t0));
+    U tile = (g >> 1) * (4u * sh::KB * rank + 64u), t0 = opaque_u(splat(rot_book<sh::KB>::t0));
     U at2 = tile + t * (sh::KB == 4 ? 128u : 64u) + u * 16u + (uint32_t)(4 * i);
     U at1 = tile + t * 32u + u * 16u + (8u * rank + (uint32_t)(4 * i));
 #pragma unroll
     for (int ks = 0; ks < sh::KS; ks++) {
-        U word[4];
-        latent_k_words<sh::KB>(tiles, at2, at1, ks, word);
+        U words[4];
+        latent_k_words<sh::KB>(tiles, at2, at1, ks, words);
+        auto word = [&](int n) { return words[n]; };
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            latent_k_codes<sh::KB>(word, 2 * p, &x.a[ks][p][0], &x.a[ks][p][2], t0);
-            latent_k_codes<sh::KB>(word, 2 * p + 1, &x.a[ks][p][1], &x.a[ks][p][3], t0);
+            rot_k_bytes<sh::KB>(word, 2 * p, &x.a[ks][p][0], &x.a[ks][p][2], t0);
+            rot_k_bytes<sh::KB>(word, 2 * p + 1, &x.a[ks][p][1], &x.a[ks][p][3], t0);
         }
     }
 #pragma unroll
@@ -285,7 +303,7 @@ WF void latent_products(const latent_rows<sh> &x, S b_at, const U &from, I4 (&su
         b[2 * k2 + 1][0] = w.v[2], b[2 * k2 + 1][1] = w.v[3];
     }
     if constexpr (sh::KB == 4) {
-        U center = splat(0x01010101u * (256 - LATENT_CENTER));
+        U center = splat(0x01010101u * (256 - rot_center(4)));
 #pragma unroll
         for (int ks = 0; ks < sh::KS; ks++)
             mma_ss(sum[0], center, center, center, center, b[ks][0], b[ks][1]);

@@ -5,9 +5,10 @@
  * weights and sums of V's latents. They take chunks of 4 tiles (128 rows, a segment of RoPE in
  * lib/cache/rope.h), and talk through barriers in shared memory:
  *
- *     K warp (half, i)   chunks half, half + 2, ...; of each tile the tokens i, i + 4, ... (word i
- * of                        the 16-byte pieces of codec/bitplanes.h), so codes become fragments of
- * the                        matrix units without any exchange; all heads of the block
+ *     K warp (half, i)   chunks half, half + 2, ...; of each tile the tokens i, i + 4, ..., all
+ *                        heads of the block. These are word i of the 16-byte pieces of
+ *                        codec/bitplanes.h, so codes become fragments of the matrix units without
+ *                        any exchange
  *     V warp w           every chunk; softmax of columns w, w + 4, ..., then a quarter of the
  *                        channels
  *
@@ -38,8 +39,8 @@
 /* D: channels of a head. R, KB: room for K's components, a multiple of 64, and bits. RV, VB: of V,
  * a multiple of 128. NH: KV heads of a block, 1, 2 or 4. NQ: queries of each, up to 8. FOLD: slow
  * pairs are folded. KST: chunks of K in flight, 1 or 2, in addition to the two in registers. VST:
- * of V. HALF: the table of the rotation is in f16. POST: latents of rotated keys,
- * whose queries latent_front has projected; nothing is reconstructed. */
+ * of V. HALF: the table of the rotation is in f16. POST: latents of rotated keys, whose queries
+ * latent_front has projected; nothing is reconstructed. */
 template <int D_, int R_, int KB_, int RV_, int VB_, int NH_, int NQ_, bool FOLD_, int KST_,
           int VST_, bool HALF_, bool POST_ = false>
 struct latent_shape {

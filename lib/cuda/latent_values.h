@@ -2,8 +2,8 @@
 #ifndef LK_CUDA_LATENT_VALUES_H
 #define LK_CUDA_LATENT_VALUES_H
 
-#include "cuda/latent_codes.h"
 #include "cuda/latent_shape.h"
+#include "cuda/rot_bytes.h"
 
 /* What a V warp keeps: of its columns (warp, warp + 4, ...) and of its channels (a quarter). */
 template <class sh> struct latent_sums {
@@ -104,29 +104,13 @@ template <class sh> WF void latent_weights(S weights, int s, U *b) {
     }
 }
 
-/* Codes of a lane's word of V (a channel's 16 tokens, or 8 with 4 bits) as bytes: r [2 or 4].
- * third: the bits above the 2-bit planes. */
-template <int VB> WF void latent_v_codes(const U &w, const U &third, U *r, const U &t0) {
-    if constexpr (VB == 4) {
-        latent_lookup<4>(w, &r[0], &r[1], t0);
-    } else {
-        U x = w & 0x33333333u, y = (w >> 2) & 0x33333333u;
-        if constexpr (VB == 3) {
-            x = x | ((third << 2) & 0x04040404u) | ((third << 4) & 0x40404040u);
-            y = y | ((third << 1) & 0x04040404u) | ((third << 3) & 0x40404040u);
-        }
-        latent_lookup<VB>(x, &r[0], &r[1], t0);
-        latent_lookup<VB>(y, &r[2], &r[3], t0);
-    }
-}
-
 /* The warp's channels: acc = acc * alpha + beta * sums of weights times codes. */
 template <class sh>
 WF void latent_values(S v_tiles, uint32_t rank, S weights, S factors, int warp,
                       latent_sums<sh> &x) {
     constexpr int VB = sh::VB, VU = VB == 4 ? 4 : 2, PER = VB == 4 ? 2 : 4;
     U lane = lane_id(), g = lane >> 2, t = lane & 3u, u = g & 1u;
-    U t0 = opaque_u(splat(latent_book<VB>::t0)), half = (t & 1u) * 4u;
+    U t0 = opaque_u(splat(rot_book<VB>::t0)), half = (t & 1u) * 4u;
     uint32_t tile = 4u * VB * rank + 64u;
     U at2 = VB == 4 ? t * 32u + (g >> 1) * 128u + u * 16u
                     : (t >> 1) * tile + (t & 1u) * 32u + (g >> 1) * 64u + u * 16u;
@@ -159,9 +143,9 @@ WF void latent_values(S v_tiles, uint32_t rank, S weights, S factors, int warp,
                 U r[2][4];
 #pragma unroll
                 for (int j = 0; j < 2; j++)
-                    latent_v_codes<VB>(piece[k].v[i + j],
-                                       VB == 3 ? shrv(third[k & 1].v[i + j], half) : splat(0), r[j],
-                                       t0);
+                    rot_v_bytes<VB>(piece[k].v[i + j],
+                                    VB == 3 ? shrv(third[k & 1].v[i + j], half) : splat(0), r[j],
+                                    t0);
 #pragma unroll
                 for (int s = 0; s < sh::SETS; s++) {
                     mma_su(c[s], r[0][0], r[1][0], r[0][1], r[1][1], b[s][PER * k],
@@ -199,7 +183,7 @@ template <class sh> WF void latent_put_channels(S to, S offsets, int warp, laten
     U lane = lane_id(), g = lane >> 2, t = lane & 3u;
     for (int s = 0; s < sh::SETS; s++) {
         U col = t + (uint32_t)(4 * s), row = col * (uint32_t)sh::SUM;
-        F offset = ldsf(offsets, col * 4u) * (sh::VB == 4 ? -LATENT_CENTER : 0.0f);
+        F offset = ldsf(offsets, col * 4u) * (float)-rot_center(sh::VB);
         for (int n = 0; n < sh::NV; n++)
             for (int i = 0; i < 4; i++)
                 stsf_if(col < (uint32_t)sh::COLS, to,

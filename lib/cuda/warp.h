@@ -4,8 +4,8 @@
  * (warp_host.h), and the same source runs under gcc with its sanitizers: lanes are loops, the warps
  * of a cluster take turns, or are threads for ThreadSanitizer, and barriers are atomics whose
  * arrivals release and whose waits acquire. Nothing else orders two warps, so ThreadSanitizer finds
- * missing barriers as a GPU's racecheck would. A wrong phase or
- * count of a barrier is a hang or a wrong result.
+ * missing barriers as a GPU's racecheck would. A wrong phase or count of a barrier is a hang or a
+ * wrong result.
  *
  * Control flow must be uniform in a warp; lanes choose with sel(). Lanes see each other's values
  * only through the functions here: shfl, the matrix units, shared memory between two sync_warp.
