@@ -66,16 +66,22 @@ lk_status gpu_run_projections(struct gpu_device *gpu, const struct lk_device_pro
 lk_status gpu_run_attention(struct gpu_device *gpu, const struct lk_device_attend *call, size_t n,
                             lk_err *err);
 
-/* Attention over latents (module_latent.cu). Has the call segments that are restored? The calls [n]
- * with their other segments, out: [n]; returns how many are left. The restored segments of calls
- * [n] of one shape, added to what the others have left. gpu_restore_shared: bytes of shared memory
- * that their plain kernel needs at least. */
+/* ---- attention over latents (module_latent.cu): segments that are restored ---- */
+
 bool gpu_call_has_latents(const struct lk_device_attend *call);
+
+/* The calls [n] with their other segments, in out [n]. Returns how many have any. */
 size_t gpu_rows_of_calls(const struct lk_device_attend *call, size_t n,
                          struct lk_device_attend *out);
-int gpu_restore_shared(int tile_bytes, int d_head, int v_part);
+
+/* Attend to the restored segments of calls [n] of one shape, after the other segments. */
 lk_status gpu_restore_some(struct gpu_device *gpu, const struct lk_device_attend *call, int n,
                            lk_err *err);
+
+/* Bytes of shared memory that the plain kernel needs at least. */
+int gpu_restore_shared(int tile_bytes, int d_head, int v_part);
+
+/* ---- eviction (module_score.cu) ---- */
 
 lk_status gpu_run_scores(struct gpu_device *gpu, const struct lk_device_weigh *weigh, size_t n,
                          lk_err *err);

@@ -14,10 +14,6 @@ int gpu_weigh_rows(uint64_t weigh, int n, int n_item, int shared, gpu_stream str
 /* d_head: of the projection with the most channels of a head. */
 int gpu_project_rows(uint64_t project, int n, int n_item, int d_head, gpu_stream stream);
 
-/* Copy or clear blocks [n]; max_bytes: of the largest one. Set entries of tables [n]. */
-int gpu_copy_blocks(uint64_t copy, int n, uint64_t max_bytes, gpu_stream stream);
-int gpu_set_entries(uint64_t entry, int n, gpu_stream stream);
-
 /* LESS in layers [n] whose networks have the shape of *shape, which is the host's copy of one of
  * them: add shape->n_row rows to the states, or attend to them with shape->n_tok tokens. */
 int gpu_less_absorb(uint64_t less, int n, const struct lk_device_less *shape, gpu_stream stream);

@@ -73,7 +73,7 @@ static bool same_launch(const struct lk_device_fast_latents *a,
            a->v_rank == b->v_rank && a->n_pair == b->n_pair && a->halves == b->halves;
 }
 
-/* partial: where the segment's partial will be. */
+/* The command of a fast segment; place_fast sets where its partial and queries are. */
 static struct lk_device_latent latent_of(const struct lk_device_attend *call,
                                          const struct lk_device_segment *segment) {
     const struct lk_device_fast_latents *fast = &call->fast;

@@ -313,48 +313,4 @@ struct move_kernel {
     }
 };
 
-/* ---- copies of blocks, and entries of tables ---- */
-
-enum { COPY_CHUNK = 4096 };
-
-/* Bytes [COPY_CHUNK * chunk, + COPY_CHUNK) of a copy. */
-WF void copy_chunk(const lk_device_copy &copy, int64_t chunk) {
-    struct alignas(16) sixteen {
-        uint64_t half[2];
-    };
-    lanes([&](int lane) {
-        uint64_t end = (uint64_t)(chunk + 1) * COPY_CHUNK;
-        if (end > copy.bytes) end = copy.bytes;
-        for (uint64_t i = (uint64_t)chunk * COPY_CHUNK + 16 * (uint64_t)lane; i < end; i += 512)
-            *at<sixteen>(copy.to + i) =
-                copy.from ? *at<const sixteen>(copy.from + i) : sixteen{{0, 0}};
-    });
-}
-
-/* grid.x: copies; grid.y: chunks of the largest one. */
-struct copy_blocks_kernel {
-    struct args {
-        uint64_t copy; /* struct lk_device_copy [] */
-    };
-    enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
-    WF void warp(const args &a, S, const gpu_place &place) {
-        copy_chunk(at<const lk_device_copy>(a.copy)[place.x], place.y);
-    }
-};
-
-/* grid.x: 32 entries each. */
-struct set_entries_kernel {
-    struct args {
-        uint64_t entry; /* struct lk_device_entry [n_entry] */
-        int32_t n_entry;
-    };
-    enum { WARPS = 1, CLUSTER = 1, PER_SM = 1 };
-    WF void warp(const args &a, S, const gpu_place &place) {
-        lanes([&](int lane) {
-            const lk_device_entry *entry = at<const lk_device_entry>(a.entry) + place.x * 32 + lane;
-            if (place.x * 32 + lane < a.n_entry) *at<uint64_t>(entry->at) = entry->value;
-        });
-    }
-};
-
 #endif

@@ -20,17 +20,6 @@ int gpu_project_rows(uint64_t project, int n, int n_item, int d_head, gpu_stream
     return gpu_launch<project_kernel>({n_item, 1, 1}, project_shared(d_head), stream, {project, n});
 }
 
-int gpu_copy_blocks(uint64_t copy, int n, uint64_t max_bytes, gpu_stream stream) {
-    if (n == 0 || max_bytes == 0) return 0;
-    int n_chunk = (int)((max_bytes + COPY_CHUNK - 1) / COPY_CHUNK);
-    return gpu_launch<copy_blocks_kernel>({n, n_chunk, 1}, 0, stream, {copy});
-}
-
-int gpu_set_entries(uint64_t entry, int n, gpu_stream stream) {
-    if (n == 0) return 0;
-    return gpu_launch<set_entries_kernel>({(n + 31) / 32, 1, 1}, 0, stream, {entry, n});
-}
-
 int gpu_less_absorb(uint64_t less, int n, const struct lk_device_less *shape, gpu_stream stream) {
     if (n == 0 || shape->n_row == 0) return 0;
     int error = gpu_launch<less_key_kernel>({n, shape->n_row, shape->n_head_kv},

@@ -187,8 +187,9 @@ WF void prepare_rotation(const lk_device_packing &__restrict__ k, const tile_mem
     lanes([&](int lane) {
         for (int j = lane; j < k.q; j += 32) m.legendre[j] = j ? -1 : 0;
     });
-    lanes([&](int lane) { /* lanes may write the same square */
-                          for (int i = lane + 1; i <= k.q / 2; i += 32) m.legendre[i * i % k.q] = 1;
+    /* Lanes may write the same square. */
+    lanes([&](int lane) {
+        for (int i = lane + 1; i <= k.q / 2; i += 32) m.legendre[i * i % k.q] = 1;
     });
 }
 

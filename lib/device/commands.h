@@ -206,18 +206,6 @@ struct lk_device_move {
     int32_t first_item; /* work items of the list before this move (lk_device_move_items) */
 };
 
-/* Bytes to copy, or zeros to write, for blocks that are copied before they are written, and for
- * new blocks. Addresses and sizes are multiples of 16. */
-struct lk_device_copy {
-    uint64_t to, from; /* from 0: write zeros */
-    uint64_t bytes;
-};
-
-/* Entries of tables of block addresses, wherever they are. */
-struct lk_device_entry {
-    uint64_t at, value; /* *(uint64_t *)at = value */
-};
-
 /* Projection of rows into a basis (cache/project.h): for part p, row r and component j < rank,
  *
  *   to[r][p][j] = sum over heads h < n_head of (dot(down[p][j][h], x[r][p * n_head + h]) - offset)

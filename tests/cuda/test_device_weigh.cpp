@@ -252,29 +252,6 @@ void absorbs_rows(void **unused) {
     }
 }
 
-/* ---- copies ---- */
-
-void copies_blocks(void **unused) {
-    (void)unused;
-    std::vector<uint64_t> from(5000), to(5000, 1), table(40, 9);
-    for (uint64_t &v : from) v = random_u32(&draw);
-    std::vector<struct lk_device_copy> copies = {{address(to) + 16, address(from) + 32, 16},
-                                                 {address(to) + 64, 0, 96},
-                                                 {address(to) + 1600, address(from), 9008}};
-    launch<copy_blocks_kernel>(3, 3, 1, 0, {address(copies)}, true);
-    for (size_t i = 0; i < to.size(); i++) {
-        uint64_t want = i == 2 || i == 3       ? from[i + 2]
-                        : i >= 8 && i < 20     ? 0
-                        : i >= 200 && i < 1326 ? from[i - 200]
-                                               : 1;
-        if (to[i] != want) fail_msg("number %zu", i);
-    }
-    std::vector<struct lk_device_entry> entries;
-    for (int i = 0; i < 35; i++) entries.push_back({address(table) + 8 * i, (uint64_t)i + 100});
-    launch<set_entries_kernel>(2, 1, 1, 0, {address(entries), 35}, false);
-    for (size_t i = 0; i < table.size(); i++) assert_int_equal(table[i], i < 35 ? i + 100 : 9);
-}
-
 } // namespace
 
 int main(void) {
@@ -283,7 +260,6 @@ int main(void) {
         cmocka_unit_test(weighs_rows),
         cmocka_unit_test(projects_rows),
         cmocka_unit_test(absorbs_rows),
-        cmocka_unit_test(copies_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
