@@ -130,7 +130,7 @@ static void print_results(const struct run *r) {
         for (size_t i = 0; i < r->n_recipe; i++) {
             const struct lk_session *session = r->trial[t][i].session;
             lk_compare_result c =
-                lk_compare_summarize(r->trial[t][i].score, lk_compare_n_scored(r->n_ctx));
+                lk_compare_summarize(r->trial[t][i].score, lk_compare_n_scored(r->n_ctx), 1);
             lk_session_stats s = lk_session_get_stats(session);
             printf("%s\t%.4f\t%.4f\t%.4g\t%.4g\t%.4f\t%llu\t%llu\t%zu\t%s\n", r->path[t], c.ppl,
                    c.ppl_stderr, c.kl_mean, c.kl_stderr, c.top1, (unsigned long long)s.cache_bytes,

@@ -138,7 +138,7 @@ static int compare(const struct args *a) {
     }
     fprintf(stderr, "\n");
     for (size_t i = 0; i < n; i++)
-        result[i] = lk_compare_summarize(score[i], (size_t)n_chunk * n_scored);
+        result[i] = lk_compare_summarize(score[i], (size_t)n_chunk * n_scored, (size_t)n_chunk);
     print_results(a, cache, result);
     return 0;
 }

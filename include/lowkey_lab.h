@@ -61,8 +61,11 @@ typedef struct {
 } lk_compare_opts;
 
 typedef struct {
-    double ppl, ppl_stderr;    /* perplexity */
-    double kl_mean, kl_stderr; /* KL(full cache || recipe) of next-token distributions, in nats */
+    /* Errors of means: over predictions, as if they were independent, and between chunks (0: there
+     * is one), which also has what predictions of a chunk have in common. */
+    double ppl, ppl_stderr, ppl_chunk_stderr; /* perplexity */
+    /* KL(full cache || recipe) of next-token distributions, in nats */
+    double kl_mean, kl_stderr, kl_chunk_stderr;
     double kl_median, kl_p99, kl_p999; /* percentiles 50, 99 and 99.9 */
     double top1;                       /* share of positions with the same most probable token */
     double bytes_per_token, bits_per_value; /* at the end of a chunk, mean over chunks */
@@ -132,8 +135,9 @@ lk_status lk_compare_chunk(lk_predictor *predictor, size_t n, const lk_compare_t
 lk_prediction lk_compare_score(const float *logits, size_t n_vocab, int32_t next,
                                const float *reference, float *log_p);
 
-/* Perplexity, KL and agreement of n predictions, which are sorted by KL. Other fields are 0. */
-lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n);
+/* Perplexity, KL and agreement of n predictions of n_chunk chunks of equal length, one after the
+ * other. They are sorted by KL afterwards. Other fields are 0. */
+lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n, size_t n_chunk);
 
 /* ---- inspect: attention ---- */
 

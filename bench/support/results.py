@@ -182,6 +182,8 @@ def of_perplexity(answer, command, cpu=None):
     for r in answer["results"]:
         metrics = {k: r[k] for k in ("kl_median", "kl_p99", "kl_p999", "top1", "bits_per_value", "bytes_per_token", "tokens_per_second")}
         metrics |= {"kl_mean": (r["kl_mean"], r["kl_stderr"]), "ppl": (r["ppl"], r["ppl_stderr"]), "n": r["n_scored"]}
+        if r.get("ppl_chunk_stderr"):
+            metrics |= {"kl_by_chunk": (r["kl_mean"], r["kl_chunk_stderr"]), "ppl_by_chunk": (r["ppl"], r["ppl_chunk_stderr"])}
         out["records"].append({"recipe": r["kv"], "at": {"task": "text"}, "metrics": metrics})
     return out
 

@@ -24,11 +24,6 @@ def table4(lab):
     return [initializations(lab, "mha", (("4 of 8 heads", "50%"), ("2 of 8 heads", "25%")), 1024)]
 
 
-def table4_smol(lab):
-    """Claim: as table 4."""
-    return [initializations(lab, "smol", (("1 of 3 heads", "33%"),), 2048)]
-
-
 def table5(lab):
     """Claim: more calibration data does not help: 13.57 with 23 thousand samples, 13.92 with 232 thousand."""
     groups = [(sidecar(lab, "mha", "50%", "whitened", tokens), [(f"{tokens} tokens", RECIPE)]) for tokens in ("4k", "16k", "64k")]
@@ -44,4 +39,4 @@ def figure1(lab):
                                                   for i, layer in enumerate(layers)])]
 
 
-TABLES = [("table 4", table4), ("table 4, SmolLM2", table4_smol), ("table 5", table5), ("figure 1", figure1)]
+TABLES = [("table 4", table4), ("table 5", table5), ("figure 1", figure1)]

@@ -1,10 +1,9 @@
-"""All methods next to each other: quality, latency by length, throughput by batch, memory by length."""
+"""All methods next to each other: latency by length, throughput by batch, memory by length."""
 from . import kvheads, less, palu, tale
-from .runner import batch_table, table, text_table
+from .runner import batch_table, table
 
 TITLE = "All methods"
 MODEL = "smol"
-TEXTS = list(zip(("WikiText", "Mansfield Park"), less.TEXTS))
 
 
 def methods(lab):
@@ -14,12 +13,6 @@ def methods(lab):
             ("`h2o`", "h2o", None), ("h2o, LESS", "keep 128 by h2o: f16; window 128: f16; absorb less", less.main_networks(lab)),
             ("KV heads, 1 of 3", kvheads.RECIPE, kvheads.sidecar(lab, MODEL, "33%", "whitened")),
             ("`best-1.9`", "best-1.9", best), ("`best-2`", "best-2", None), ("`best-3`", "best-3", None)]
-
-
-def quality(lab):
-    """Perplexity and KL."""
-    groups = [(sidecar, [(label, kv)]) for label, kv, sidecar in methods(lab)]
-    return [text_table(lab, "methods-quality", MODEL, groups, TEXTS, lab.limit(4096, 2048), lab.limit(4, 1))]
 
 
 def latency(lab):
@@ -48,4 +41,4 @@ def memory(lab):
     return [table(["cache"] + [f"{p['n_tok']:,} tokens" for p in found], rows)]
 
 
-TABLES = [("quality", quality), ("latency", latency), ("throughput", throughput), ("memory", memory)]
+TABLES = [("latency", latency), ("throughput", throughput), ("memory", memory)]

@@ -1,9 +1,9 @@
-"""Palu: KV-Cache Compression with Low-Rank Projection (Chang et al.): tables 1 to 3 and 6 to 8, figure 5."""
-from .runner import NOVEL, WIKITEXT, bench_table, task_table, text_table
+"""Palu: KV-Cache Compression with Low-Rank Projection (Chang et al.): tables 1, 3, 6 and 8, figure 8."""
+from .runner import NOVEL, WIKITEXT, table, task_table, text_table
 
 TITLE = "Palu"
 TEXTS = [("WikiText", WIKITEXT), ("Emma", NOVEL)]
-ZERO_SHOT = [("OBQA", "openbookqa", "acc_norm"), ("HellaSwag", "hellaswag", "acc_norm"), ("PIQA", "piqa", "acc"),
+ZERO_SHOT = [("OBQA", "openbookqa", "acc"), ("HellaSwag", "hellaswag", "acc_norm"), ("PIQA", "piqa", "acc"),
              ("ARC-e", "arc_easy", "acc"), ("ARC-c", "arc_challenge", "acc_norm"), ("WinoGrande", "winogrande", "acc")]
 NOTHING_EXACT = "all: k=latent{0}(pre){1} v=latent{0}{1}"
 EXACT_ROWS = "sink 4: f16; body: k=latent{0}(pre){1} v=latent{0}{1}; window 128: f16"
@@ -41,23 +41,6 @@ def table1_smol(lab):
             task_table(lab, "palu-1-tasks", "smol", groups, ZERO_SHOT, ("--data", "data", "--limit", str(lab.limit(200, 50))))]
 
 
-def table2(lab):
-    """Claim: 16 bits 5.12; Palu-30 % 5.25, -50 % 5.63; at 3 bits 5.33 and 5.77 (KVQuant 5.35, Atom 6.15); at 2 bits 5.76 and 6.41 (6.95, 117.88)."""
-    ctx, chunks = 4096, lab.limit(4, 1)
-    out = []
-    for model in ("smol",):
-        plain = [("f16", "f16")] + [(f"{name}, {bits} bits", recipe.format(bits)) for bits in (3, 2)
-                                    for name, recipe in (("Atom", "all: asym{}(g64)"), ("KVQuant", "sink 1: f16; body: kvquant{}"))]
-        groups = [(None, plain)]
-        for rate, rank in (("30 %", "70%"), ("50 %", "50%")):
-            sidecar = palu_basis(lab, model, "all", rank)
-            groups.append((sidecar, [(f"Palu-{rate}, {bits} bits", NOTHING_EXACT.format("", "" if bits == 16 else f"+asym{bits}(hadamard)"))
-                                     for bits in (16, 3, 2)]))
-        groups.append((None, [(f"`{kv}`", kv) for kv in ("kivi-2", "best-3", "best-2")]))
-        out.append(text_table(lab, "palu-2", model, groups, TEXTS, ctx, chunks))
-    return out
-
-
 def table3(lab):
     """Claim (LongBench, Mistral-7B): baseline 42.54, Palu-30 % 41.55, Palu-50 % 36.23, KIVI-2 and Palu-30 % at 3 bits close to the baseline."""
     sidecar = palu_basis(lab, "smol", "all", "70%")
@@ -76,19 +59,6 @@ def table6(lab):
     return [text_table(lab, "palu-6", "mha", groups, TEXTS, 1024, lab.limit(8, 4))]
 
 
-def table7(lab):
-    """Claim: the Hadamard transform is worth 0.19 to 0.22 of perplexity at 3 bits and 3.7 to 4.2 at 2 bits."""
-    groups = []
-    for rate, rank in (("30 %", "70%"), ("50 %", "50%")):
-        sidecar = palu_basis(lab, "smol", "all", rank)
-        rows = [(f"Palu-{rate}, f16", NOTHING_EXACT.format("", ""))]
-        for bits in (3, 2):
-            rows += [(f"Palu-{rate}, {bits} bits without Hadamard", NOTHING_EXACT.format("", f"+asym{bits}")),
-                     (f"Palu-{rate}, {bits} bits with Hadamard", NOTHING_EXACT.format("", f"+asym{bits}(hadamard)"))]
-        groups.append((sidecar, rows))
-    return [text_table(lab, "palu-7", "smol", groups, TEXTS, 4096, lab.limit(4, 1))]
-
-
 def perplexity_by_search(lab, model, group, ctx):
     groups = [(None, [("f16", "f16")])]
     for rate, rank in (("30 %", "70%"), ("50 %", "50%"), ("70 %", "30%")):
@@ -102,40 +72,31 @@ def table8(lab):
     return [perplexity_by_search(lab, "mha", "4", 1024), perplexity_by_search(lab, "mha", "all", 1024)]
 
 
-def table8_smol(lab):
-    """Claim: as table 8."""
-    return [perplexity_by_search(lab, "smol", "all", 2048)]
-
-
-def figure5(lab):
-    """Claim: attention at 64k is 1.89 times as fast as f16 with RoPE, 2.91 times with quantization; end to end 1.7 times."""
-    sidecar = palu_basis(lab, "smol", "all", "50%")
-    depths = lab.limit("0,4k,16k,64k", "0,4k,16k")
-    return [bench_table(lab, "palu-speed", "smol", ["f16", "palu", "best-2"], ("--depth", depths, "-p", "0", "-n", "16"), sidecar)]
-
-
-def keys_before_rope(lab, model, sizes, tokens, ctx, chunks):
-    """KL of K alone at equal ranks: before RoPE with both kinds of basis, and after RoPE."""
-    groups = [(None, [("f16", "f16")])]
-    for size in sizes:
-        name = {"1": "each head", "all": "all heads"}.get(size, f"{size} heads")
-        for svd in ("whitened", "output"):
-            sidecar = lab.basis(model, f"keys-{svd}-{size}", "--method", "palu", "--group", size, "--rank-search", "uniform", "--svd", svd, tokens=tokens)
-            groups.append((sidecar, [(f"{name}, {place} RoPE, {rank} %, `{svd}`", f"all: k=latent{rank}%{pre} v=f16")
-                                     for place, pre in (("before", "(pre)"), ("after", "")) for rank in (50, 33)]))
-    return [text_table(lab, "palu-keys", model, groups, TEXTS, ctx, chunks)]
+def figure8(lab):
+    """Claim (Llama-2-7B, ranks by Fisher information): values get higher ranks than keys, and the values of early layers the highest."""
+    rows = []
+    for model, name, rank in (("smol", "SmolLM2-135M", "50%"), ("smol", "SmolLM2-135M", "70%"), ("mha", "tiny-mha", "50%")):
+        palu_basis(lab, model, "all", rank)
+        layers = lab.report(model, f"fisher-all-{rank[:2]}")["layers"]
+        half, whole = len(layers) // 2, max(sum(layer[side]["rank"]) for layer in layers for side in ("kpre", "v"))
+        cells = []
+        for side in ("kpre", "v"):
+            ranks = [sum(layer[side]["rank"]) / whole for layer in layers]
+            cells += [f"{sum(some) / len(some):.2f}" for some in (ranks, ranks[:half], ranks[half:])]
+        rows.append([f"{name}, {rank[:2]} %", *cells])
+    return [table(["model, mean rank", "K", "first half of the layers", "second half", "V", "first half of the layers", "second half"], rows)]
 
 
 def keys(lab):
     """Claim: none; the paper keeps K before RoPE and whitens its rows."""
-    return keys_before_rope(lab, "mha", ("1", "all"), "64k", 1024, lab.limit(8, 4))
+    groups = [(None, [("f16", "f16")])]
+    for size, name in (("1", "each head"), ("all", "all heads")):
+        for svd in ("whitened", "output"):
+            sidecar = lab.basis("mha", f"keys-{svd}-{size}", "--method", "palu", "--group", size, "--rank-search", "uniform", "--svd", svd)
+            groups.append((sidecar, [(f"{name}, {place} RoPE, {rank} %, `{svd}`", f"all: k=latent{rank}%{pre} v=f16")
+                                     for place, pre in (("before", "(pre)"), ("after", "")) for rank in (50, 33)]))
+    return [text_table(lab, "palu-keys", "mha", groups, TEXTS, 1024, lab.limit(8, 4))]
 
 
-def keys_smol(lab):
-    """Claim: as table keys."""
-    return keys_before_rope(lab, "smol", ("1", "all"), "16k", 2048, 2)
-
-
-TABLES = [("table 1", table1), ("table 1, SmolLM2", table1_smol), ("table 2", table2), ("table 3", table3), ("table 6", table6),
-          ("table 7", table7), ("table 8", table8), ("table 8, SmolLM2", table8_smol), ("figure 5", figure5), ("keys", keys),
-          ("keys, SmolLM2", keys_smol)]
+TABLES = [("table 1", table1), ("table 1, SmolLM2", table1_smol), ("table 3", table3), ("table 6", table6), ("table 8", table8),
+          ("figure 8", figure8), ("keys", keys)]

@@ -226,8 +226,7 @@ def text_table(lab, name, model, groups, texts, ctx, chunks):
                  for title, path in texts]
         for label, kv in recipes:
             if not all(kv in f for f in found):
-                rows.append([label, "not measured"] + [""] * (len(head) - 2))
-                continue
+                raise Missing(name)
             row = [label, cell(found[0][kv].get("bits_per_value"), 2).split(" ")[0]]
             for f in found:
                 row += [cell(f[kv]["ppl"], 2), cell(f[kv].get("kl_mean"), 4), cell(f[kv].get("top1"), 1, 100)]
@@ -243,33 +242,12 @@ def task_table(lab, name, model, groups, tasks, options):
         found = lab.eval(f"{name}-{model}-{i}", model, list(dict.fromkeys(task for _, task, _ in tasks)), [kv for _, kv in recipes],
                          *options, sidecar=sidecar)
         for label, kv in recipes:
-            lines = [found.get((task, kv), {}).get("metrics", {}) for _, task, _ in tasks]
-            bits = [m["bits_per_value"]["value"] for m in lines if "bits_per_value" in m]
-            rows.append([label, f"{sum(bits) / len(bits):.2f}" if bits else "-"] +
-                        [cell(m.get(metric)) for m, (_, _, metric) in zip(lines, tasks)])
+            if not all((task, kv) in found for _, task, _ in tasks):
+                raise Missing(name)
+            lines = [found[task, kv]["metrics"] for _, task, _ in tasks]
+            bits = [m["bits_per_value"]["value"] for m in lines]
+            rows.append([label, f"{sum(bits) / len(bits):.2f}"] + [cell(m[metric]) for m, (_, _, metric) in zip(lines, tasks)])
     return table(head, rows)
-
-
-def bench_table(lab, name, model, recipes, options, sidecar=None):
-    """Decoding speed by depth, in tokens per second and in multiples of f16."""
-    found = lab.bench(f"{name}-{model}", model, recipes, *options, sidecar=sidecar)
-    speed = {(r["kv"], r["depth"]): r["decode_tps"] for r in found}
-    depths = sorted({r["depth"] for r in found})
-    names = list(dict.fromkeys(r["kv"] for r in found))
-    rows = []
-    for kv in names:
-        rows.append([f"`{kv}`"] + [f"{speed[kv, d]:.1f} ({speed[kv, d] / speed[names[0], d]:.2f}x)" for d in depths])
-    return table(["cache"] + [f"{d:,} tokens" for d in depths], rows)
-
-
-def memory_table(lab, name, model, recipes, contexts, sidecar=None):
-    """Bytes of the cache by length, from `lowkey plan`."""
-    found = lab.plan(f"{name}-{model}", model, recipes, contexts, sidecar=sidecar)
-    lengths = sorted({p["n_tok"] for p in found})
-    size = {(p["kv"], p["n_tok"]): p for p in found}
-    names = list(dict.fromkeys(p["kv"] for p in found))
-    rows = [[f"`{kv}`"] + [f"{size[kv, n]['cache_bytes'] / 2**20:.1f} ({size[kv, n]['bits_per_value']:.2f})" for n in lengths] for kv in names]
-    return table(["cache"] + [f"{n:,} tokens, MiB (bits per value)" for n in lengths], rows)
 
 
 def batch_table(lab, name, model, methods, depth, sizes):

@@ -1,6 +1,6 @@
-"""TALE: Token-Adaptive Low-Rank KVCache Approximation with Reconstruction Elimination: tables 1, 8, 9, 11 to 13, figures 2 to 6."""
+"""TALE: Token-Adaptive Low-Rank KVCache Approximation with Reconstruction Elimination: tables 1, 8, 9, 11 to 13."""
 from .palu import palu_basis
-from .runner import NOVEL, WIKITEXT, batch_table, bench_table, memory_table, task_table, text_table
+from .runner import NOVEL, WIKITEXT, task_table, text_table
 
 TITLE = "TALE"
 TEXTS = [("WikiText", WIKITEXT), ("Emma", NOVEL)]
@@ -18,8 +18,7 @@ def palu_40(lab, model="smol"):
 def table1(lab):
     """Claim (Llama-3.1-8B, GSM8K): original 81.65, attention sinks 56.41, KIVI-2 79.91, HQQ-2 76.73, Palu-40 % (3 bits) 28.58, TALE 81.88."""
     data = ("--data", "data", "--limit", str(lab.limit(100, 50)))
-    groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")]),
-              (None, [("KIVI-2", "kivi-2"), ("HQQ-2", "hqq2"), ("StreamingLLM", "streaming"), ("best-2", "best-2")])]
+    groups = [(bases(lab, "qwen"), [("f16", "f16"), ("TALE", "tale")]), (palu_40(lab, "qwen"), [("Palu-40 %, 3 bits", "palu")])]
     return [task_table(lab, "tale-1", "qwen", groups, [("GSM8K", "gsm8k", "exact_match"), ("nats per token", "gsm8k", "nll")], data)]
 
 
@@ -62,22 +61,5 @@ def table13(lab):
     return [text_table(lab, "tale-13", "smol", [(bases(lab), rows)], TEXTS, 4096, lab.limit(4, 1))]
 
 
-def figure3(lab):
-    """Claim: latency of attention halves at 2M tokens; Palu nearly doubles it."""
-    depths = lab.limit("0,4k,16k,64k", "0,4k,16k")
-    return [bench_table(lab, "tale-speed", "smol", ["f16", "tale", "best-2"], ("--depth", depths, "-p", "0", "-n", "16"), bases(lab))]
-
-
-def figure5(lab):
-    """Claim: larger batches fit, so throughput is up to several times that of FlashAttention."""
-    methods = [("f16", "f16", None), ("TALE", "tale", bases(lab)), ("`best-2`", "best-2", None)]
-    return [batch_table(lab, "tale-batch", "smol", methods, 4096, (1, 4, 16))]
-
-
-def figure6(lab):
-    """Claim: 1.5 times the context in the same GPU memory."""
-    return [memory_table(lab, "tale-memory", "smol", ["f16", "tale", "best-2"], ("4k", "16k", "64k"), bases(lab))]
-
-
 TABLES = [("table 1", table1), ("table 8", table8), ("table 9", table9), ("table 11", table11), ("table 12", table12),
-          ("table 13", table13), ("figure 3", figure3), ("figure 5", figure5), ("figure 6", figure6)]
+          ("table 13", table13)]

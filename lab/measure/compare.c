@@ -117,9 +117,25 @@ static double stderr_of_mean(double sum, double sum2, double n) {
     return n > 1 && variance > 0 ? sqrt(variance / (n - 1)) : 0;
 }
 
-lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n_score) {
-    double nll = 0, nll2 = 0, kl = 0, kl2 = 0, same = 0, n = (double)n_score;
+/* Standard errors of the means of NLL and KL between chunks of n predictions; 0 for one chunk. */
+static void chunk_errors(const lk_prediction *score, size_t n, size_t n_chunk, double *nll_error,
+                         double *kl_error) {
+    double nll = 0, nll2 = 0, kl = 0, kl2 = 0;
+    for (size_t c = 0; c < n_chunk; c++, score += n) {
+        double sum_nll = 0, sum_kl = 0;
+        for (size_t i = 0; i < n; i++) sum_nll += score[i].nll, sum_kl += score[i].kl;
+        nll += sum_nll / (double)n, kl += sum_kl / (double)n;
+        nll2 += sum_nll / (double)n * sum_nll / (double)n;
+        kl2 += sum_kl / (double)n * sum_kl / (double)n;
+    }
+    *nll_error = stderr_of_mean(nll, nll2, (double)n_chunk);
+    *kl_error = stderr_of_mean(kl, kl2, (double)n_chunk);
+}
+
+lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n_score, size_t n_chunk) {
+    double nll = 0, nll2 = 0, kl = 0, kl2 = 0, same = 0, n = (double)n_score, of_nll, of_kl;
     if (n_score == 0) return (lk_compare_result){0};
+    chunk_errors(score, n_score / n_chunk, n_chunk, &of_nll, &of_kl);
     for (size_t i = 0; i < n_score; i++) {
         nll += score[i].nll;
         nll2 += (double)score[i].nll * score[i].nll;
@@ -131,8 +147,10 @@ lk_compare_result lk_compare_summarize(lk_prediction *score, size_t n_score) {
     double ppl = exp(nll / n);
     return (lk_compare_result){.ppl = ppl,
                                .ppl_stderr = ppl * stderr_of_mean(nll, nll2, n),
+                               .ppl_chunk_stderr = ppl * of_nll,
                                .kl_mean = kl / n,
                                .kl_stderr = stderr_of_mean(kl, kl2, n),
+                               .kl_chunk_stderr = of_kl,
                                .kl_median = score[(size_t)(0.5 * (n - 1))].kl,
                                .kl_p99 = score[(size_t)(0.99 * (n - 1))].kl,
                                .kl_p999 = score[(size_t)(0.999 * (n - 1))].kl,
@@ -305,7 +323,7 @@ lk_status lk_compare(lk_model *model, const lk_recipe *const *recipe, size_t n_r
     for (; !status && c.chunk < n_chunk; c.chunk++)
         status = compare_chunk(&c, tok + c.chunk * n_ctx, err);
     for (size_t i = 0; !status && i < n_recipe; i++) {
-        results[i] = lk_compare_summarize(c.score + (i + 1) * c.n_score, c.n_score);
+        results[i] = lk_compare_summarize(c.score + (i + 1) * c.n_score, c.n_score, n_chunk);
         results[i].bytes_per_token = c.stats[i + 1].bytes_per_token;
         results[i].bits_per_value = c.stats[i + 1].bits_per_value;
         results[i].bits_with_sidecar = c.stats[i + 1].bits_with_sidecar;

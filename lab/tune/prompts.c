@@ -253,7 +253,7 @@ lk_status lk_prompts_measure(struct lk_prompts *h, const lk_recipe *recipe,
         if (!status) status = measure_chunk(h, i, s, score + i * h->n_query, &sum, err);
     }
     if (!status) {
-        *result = lk_compare_summarize(score, n);
+        *result = lk_compare_summarize(score, n, h->n_chunk);
         result->bytes_per_token = sum.bytes_per_token;
         result->bits_per_value = sum.bits_per_value;
         result->bits_with_sidecar = sum.bits_with_sidecar;

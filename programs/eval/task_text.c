@@ -310,9 +310,12 @@ static lk_status summarize_text(const void *state, const json_t *records, const 
         return lk_fail(err, LK_E_FORMAT,
                        "text: the results file has damaged chunks; give another -o");
     if (full) add_kl_by_depth(t, score, n_chunk, result);
-    lk_compare_result r = lk_compare_summarize(score, n);
+    lk_compare_result r = lk_compare_summarize(score, n, n_chunk);
     lk_add_metric(result, "ppl", r.ppl, r.ppl_stderr, n);
+    if (n_chunk > 1) lk_add_metric(result, "ppl_by_chunk", r.ppl, r.ppl_chunk_stderr, n_chunk);
     if (full) {
+        if (n_chunk > 1)
+            lk_add_metric(result, "kl_by_chunk", r.kl_mean, r.kl_chunk_stderr, n_chunk);
         lk_add_metric(result, "kl_mean", r.kl_mean, r.kl_stderr, n);
         lk_add_metric(result, "kl_median", r.kl_median, -1, n);
         lk_add_metric(result, "kl_p99", r.kl_p99, -1, n);

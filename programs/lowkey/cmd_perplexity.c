@@ -54,16 +54,17 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
         const lk_compare_result *r = &result[i];
         json_array_append_new(
             list,
-            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I s:o}", "kv",
+            json_pack("{s:s s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:o s:I s:o}", "kv",
                       lk_recipe_text(recipes->item[i]), "ppl", json_number(r->ppl), "kl_mean",
                       json_number(r->kl_mean), "kl_median", json_number(r->kl_median), "kl_p99",
                       json_number(r->kl_p99), "kl_p999", json_number(r->kl_p999), "top1",
                       json_number(r->top1), "bytes_per_token", json_number(r->bytes_per_token),
                       "bits_per_value", json_number(r->bits_per_value), "ppl_stderr",
                       json_number(r->ppl_stderr), "kl_stderr", json_number(r->kl_stderr),
-                      "tokens_per_second", json_number(r->tokens_per_second), "n_scored",
-                      (json_int_t)r->n_scored, "bits_with_sidecar",
-                      json_number(r->bits_with_sidecar)));
+                      "ppl_chunk_stderr", json_number(r->ppl_chunk_stderr), "kl_chunk_stderr",
+                      json_number(r->kl_chunk_stderr), "tokens_per_second",
+                      json_number(r->tokens_per_second), "n_scored", (json_int_t)r->n_scored,
+                      "bits_with_sidecar", json_number(r->bits_with_sidecar)));
     }
     int done = json_print(json_pack("{s:s s:I s:I s:o}", "model", name, "n_ctx", (json_int_t)n_ctx,
                                     "n_tok", (json_int_t)n_tok, "results", list),
@@ -75,20 +76,27 @@ static int print_json(const struct recipes *recipes, const lk_compare_result *re
 static void print_table(const struct recipes *recipes, const lk_compare_result *result,
                         bool adapted) {
     char b[NUMBER_BUF];
-    bool sidecar = false;
-    for (size_t i = 0; i < recipes->n; i++)
+    bool sidecar = false, chunks = false;
+    for (size_t i = 0; i < recipes->n; i++) {
         sidecar = sidecar || result[i].bits_with_sidecar > result[i].bits_per_value;
-    struct table table = table_new(sidecar ? "lrRrRRRrRrRr" : "lrRrRRRrRrR");
-    table_titles(&table,
-                 "recipe|ppl|+-|KL mean|+-|KL p99|KL p99.9|same top|B/token|bits/value|tokens/s");
+        chunks = chunks || result[i].ppl_chunk_stderr > 0;
+    }
+    static const char *const columns[2][2] = {{"lrRrRRRrRrR", "lrRrRRRrRrRr"},
+                                              {"lrRRrRRRRrRrR", "lrRRrRRRRrRrRr"}};
+    struct table table = table_new(columns[chunks][sidecar]);
+    table_titles(&table, chunks ? "recipe|ppl|+-|by chunk|KL mean|+-|by chunk"
+                                : "recipe|ppl|+-|KL mean|+-");
+    table_titles(&table, "KL p99|KL p99.9|same top|B/token|bits/value|tokens/s");
     if (sidecar) table_cell(&table, "+ sidecar");
     for (size_t i = 0; i < recipes->n; i++) {
         const lk_compare_result *r = &result[i];
         table_cell(&table, "%s", recipes->name[i]);
         table_cell(&table, "%.4f", r->ppl);
         table_cell(&table, "%.4f", r->ppl_stderr);
+        if (chunks) table_cell(&table, "%.4f", r->ppl_chunk_stderr);
         table_cell(&table, "%.6f", r->kl_mean);
         table_cell(&table, "%.6f", r->kl_stderr);
+        if (chunks) table_cell(&table, "%.6f", r->kl_chunk_stderr);
         table_cell(&table, "%.5f", r->kl_p99);
         table_cell(&table, "%.5f", r->kl_p999);
         table_cell(&table, "%.2f%%", 100.0 * r->top1);
@@ -101,10 +109,11 @@ static void print_table(const struct recipes *recipes, const lk_compare_result *
     if (!recipes->n) return;
     putchar('\n');
     print_paragraph(stdout,
-                    "%s predictions; KL(%s || recipe) in nats; bits/value: everything the "
-                    "cache holds counted%s",
+                    "%s predictions; KL(%s || recipe) in nats; +-: standard error over "
+                    "predictions%s; bits/value: everything the cache holds counted%s",
                     format_count(b, result[0].n_scored),
                     adapted ? "full cache of the model without adapters" : "full cache",
+                    chunks ? ", by chunk: between the means of chunks" : "",
                     sidecar ? "; + sidecar: with what one session needs of the sidecar, which "
                               "sessions share"
                             : "");

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { MAX_TABLE_COLUMNS = 12 };
+enum { MAX_TABLE_COLUMNS = 14 };
 
 struct table {
     size_t n_column, n_cell;

@@ -54,14 +54,17 @@ class Comparison:
     """How a recipe predicts a text, compared with a full cache; see lk_compare_result.
 
     ppl is the perplexity; kl_* the KL divergence from the full cache in nats, its mean, standard
-    error and percentiles; top1 the share of positions with the same most probable token.
+    error and percentiles; *_stderr is over predictions, *_chunk_stderr between chunks (0: there is
+    one); top1 the share of positions with the same most probable token.
     """
 
     recipe: str
     ppl: float
     ppl_stderr: float
+    ppl_chunk_stderr: float
     kl_mean: float
     kl_stderr: float
+    kl_chunk_stderr: float
     kl_median: float
     kl_p99: float
     kl_p999: float

@@ -47,8 +47,8 @@ static void test_lowkey_and_libllama_agree(void **state) {
     }
     lk_compare_text chunk = {.tok = tok, .n_ctx = CTX, .n_step = STEP, .n_vocab = n_vocab};
     if (lk_compare_chunk(predictor, 3, &chunk, score, &err) != LK_OK) fail_msg("%s", err.msg);
-    lk_compare_result same = lk_compare_summarize(score[1], n),
-                      worse = lk_compare_summarize(score[2], n);
+    lk_compare_result same = lk_compare_summarize(score[1], n, 1),
+                      worse = lk_compare_summarize(score[2], n, 1);
     print_message("llama.cpp:f16 against f16: KL %.3g; q4_0: %.3g\n", same.kl_mean, worse.kl_mean);
     assert_true(same.kl_mean < 1e-5 && same.top1 > 0.95);
     assert_true(worse.kl_mean > 10 * same.kl_mean);

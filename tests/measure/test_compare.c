@@ -107,10 +107,27 @@ static void test_compare_last(void **state) {
     lk_model_free(model);
 }
 
+/* Errors over predictions, and between the means of two chunks: NLL 1 and 3, KL 0.25 and 0.75. */
+static void test_errors(void **state) {
+    (void)state;
+    lk_prediction score[] = {{0, 0.5f, true}, {2, 0, true}, {2, 0.5f, false}, {4, 1, true}},
+                  same[4];
+    memcpy(same, score, sizeof same);
+    lk_compare_result two = lk_compare_summarize(score, 4, 2),
+                      one = lk_compare_summarize(same, 4, 1);
+    assert_true(fabs(two.kl_mean - 0.5) < 1e-12 && fabs(two.ppl - exp(2)) < 1e-9);
+    assert_true(fabs(two.ppl_chunk_stderr - exp(2)) < 1e-9); /* (3 - 1) / 2 */
+    assert_true(fabs(two.kl_chunk_stderr - 0.25) < 1e-12);
+    assert_true(fabs(two.kl_stderr - sqrt(0.125 / 3)) < 1e-12);
+    assert_true(one.kl_stderr == two.kl_stderr && one.kl_chunk_stderr == 0);
+    assert_true(one.ppl_chunk_stderr == 0 && two.top1 == 0.75);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compare),
         cmocka_unit_test(test_compare_last),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
