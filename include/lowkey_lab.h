@@ -307,7 +307,6 @@ typedef enum {
     LK_RANK_UNIFORM, /* the same everywhere */
     LK_RANK_ENERGY,  /* minimize the sum of relative errors */
     LK_RANK_FISHER,  /* proportional to a group's Fisher information; K and V compete (Palu) */
-    LK_RANK_FISHER_UNIFORM, /* the same, but one rank for all groups of a layer's K or V */
 } lk_compress_ranks;
 
 /* Numbers of the matrices in a sidecar. */
@@ -342,10 +341,7 @@ typedef struct {
     int32_t n_skip;  /* first rows of a window to ignore; 0: 4 for tale, else none; -1: none */
     int32_t fisher_tokens; /* tokens of the text to differentiate; 0: 8192 */
     int32_t fisher_ctx;    /* tokens of their windows; 0: 512, or n_ctx if shorter */
-    /* Fisher information as Palu's code computes it: square roots, labels shifted twice, its own
-     * rounding of ranks. */
-    bool palu_code;
-    bool mean; /* subtract the mean of the rows */
+    bool mean;             /* subtract the mean of the rows */
     /* Scale K's components by the channel statistics of the text. Recipes then need none of their
      * own (nosigma), and sessions share K's up-projection. Not for LK_METHOD_KVHEADS and
      * LK_METHOD_OSCAR. */

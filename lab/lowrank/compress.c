@@ -18,7 +18,7 @@ bool lk_compress_name(lk_compress_choice choice, size_t i, const char **name) {
     static const char *const names[][4] = {
         [LK_COMPRESS_METHOD] = {"palu", "tale", "kvheads", "oscar"},
         [LK_COMPRESS_SVD] = {"whitened", "plain", "output", "mean-pool"},
-        [LK_COMPRESS_RANKS] = {"uniform", "energy", "fisher", "fisher-uniform"},
+        [LK_COMPRESS_RANKS] = {"uniform", "energy", "fisher"},
         [LK_COMPRESS_NUMBERS] = {"q8", "f16", "f32"},
     };
     *name = i < 4 ? names[choice][i] : NULL;
@@ -115,7 +115,6 @@ lk_status lk_compress_calibrate(lk_compress *c, const int32_t *tok, size_t n_tok
     struct lk_fisher_text text = {.tok = tok,
                                   .n_tok = c->plan.fisher_tokens,
                                   .n_ctx = c->plan.opts.fisher_ctx,
-                                  .shift = c->plan.opts.palu_code ? 2 : 1,
                                   .progress = fisher_progress,
                                   .user = c};
     if (!status && c->plan.needs_fisher)
@@ -199,11 +198,10 @@ static lk_status write_sidecar(const struct lk_compress *c, FILE *file, lk_err *
     snprintf(info.method, sizeof info.method, "%s", method);
     snprintf(
         info.options, sizeof info.options,
-        "svd %s, group %d, rank %.4g%% %s%s, quantum %d, windows of %d without their first %d%s%s, "
+        "svd %s, group %d, rank %.4g%% %s, quantum %d, windows of %d without their first %d%s%s, "
         "%s%s",
-        svd, c->plan.group[LK_BASIS_V], 100 * opts->rank, ranks,
-        opts->palu_code ? " as in Palu's code" : "", opts->quantum, opts->n_ctx, opts->n_skip,
-        opts->mean ? ", around the mean" : "", opts->truncate ? ", truncated" : "",
+        svd, c->plan.group[LK_BASIS_V], 100 * opts->rank, ranks, opts->quantum, opts->n_ctx,
+        opts->n_skip, opts->mean ? ", around the mean" : "", opts->truncate ? ", truncated" : "",
         opts->equalize ? "equalized, " : "", numbers);
     struct lk_sidecar_builder *draft = NULL;
     struct lk_ledger ledger = {0};

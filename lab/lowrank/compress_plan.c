@@ -110,7 +110,7 @@ lk_status lk_compress_plan_make(struct lk_compress_plan *plan, const struct lk_n
     plan->balance = opts->method != LK_METHOD_KVHEADS && opts->method != LK_METHOD_OSCAR &&
                     opts->svd != LK_SVD_MEAN_POOL;
     plan->needs_text = n_tok > 0 || opts->svd != LK_SVD_PLAIN;
-    plan->needs_fisher = opts->ranks == LK_RANK_FISHER || opts->ranks == LK_RANK_FISHER_UNIFORM;
+    plan->needs_fisher = opts->ranks == LK_RANK_FISHER;
     /* Queries are collected even if unused: saved statistics then serve every kind of basis. */
     plan->statistics = (struct lk_statistics_opts){.queries = plan->group[LK_BASIS_K] > 0,
                                                    .scored = opts->method == LK_METHOD_OSCAR,

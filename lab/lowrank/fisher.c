@@ -152,17 +152,17 @@ static lk_status build_graph(struct fisher_graph *p, struct lk_ledger *ledger, l
 
 /* ---- windows ---- */
 
-/* Set the inputs: window tok[0..n) with labels tok[shift..n + shift). The first token becomes the
+/* Set the inputs: window tok[0..n) with labels tok[1..n]. The first token becomes the
  * begin-of-sequence token, if the model has one. */
 static void set_window(struct fisher_graph *p, const struct lk_model *model, const int32_t *tok,
-                       int n, int shift) {
+                       int n) {
     int64_t n_vocab = p->labels->ne[0];
     float *label = memset(p->labels->data, 0, ggml_nbytes(p->labels)), *mask = p->mask->data;
     memcpy(p->g.tok->data, tok, n * sizeof *tok);
     lk_compare_set_bos(model, p->g.tok->data);
     lk_graph_set_positions(&p->g, 0, 0, n);
     for (int i = 0; i < n; i++) {
-        label[i * n_vocab + tok[i + shift]] = 1;
+        label[i * n_vocab + tok[i + 1]] = 1;
         for (int j = 0; j < n; j++) mask[(size_t)i * n + j] = j <= i ? 0 : -INFINITY;
     }
 }
@@ -184,8 +184,8 @@ static void add_squares(struct lk_fisher *f, const struct fisher_graph *p,
 lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
                         const struct lk_fisher_text *text, double *loss, lk_err *err) {
     size_t n_tok = text->n_tok;
-    int n_ctx = text->n_ctx, shift = text->shift;
-    size_t n_window = n_tok > (size_t)shift ? (n_tok - shift) / n_ctx : 0;
+    int n_ctx = text->n_ctx;
+    size_t n_window = n_tok > 1 ? (n_tok - 1) / n_ctx : 0;
     double sum = 0;
     if (n_ctx < 2 || n_ctx > model->net->hp.n_ctx_train)
         return lk_fail(err, LK_E_ARG,
@@ -193,11 +193,11 @@ lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
                        model->net->hp.n_ctx_train, n_ctx);
     if (n_window == 0)
         return lk_fail(err, LK_E_ARG, "the text has %zu tokens; gradients need at least %d", n_tok,
-                       n_ctx + shift);
+                       n_ctx + 1);
     struct fisher_graph p = {.net = model->net, .n = n_ctx};
     lk_status status = build_graph(&p, f->ledger, err);
     for (size_t i = 0; !status && i < n_window; i++) {
-        set_window(&p, model, text->tok + i * n_ctx, n_ctx, shift);
+        set_window(&p, model, text->tok + i * n_ctx, n_ctx);
         ggml_graph_reset(p.g.graph);
         status = lk_graph_run(&p.g, model, err);
         if (status) break;
@@ -212,13 +212,10 @@ lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
     return status;
 }
 
-double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n,
-                       enum lk_fisher_formula formula) {
+double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n) {
     size_t each = (size_t)f->n_row / f->n_head_kv * f->n_in, count = n * each;
     const float *square = squares_of(f, layer, side) + first * each;
     double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum +=
-            formula == LK_FISHER_PAPER ? square[i] / (double)f->n : sqrt(square[i] / (double)f->n);
-    return formula == LK_FISHER_PAPER ? sum : sum / (double)count;
+    for (size_t i = 0; i < count; i++) sum += square[i] / (double)f->n;
+    return sum;
 }

@@ -3,14 +3,8 @@
  *
  * ggml differentiates the mean cross-entropy of a window's next tokens with respect to each W_K and
  * W_V, on the family's own graph with plain causal attention. With g the gradient of one weight
- * in one window and n the number of windows, the score of a KV head, over its rows of W, is
- *
- *   in Palu's paper    sum over weights of  (sum of g^2 over windows) / n
- *   in Palu's code     sum over weights of  sqrt((sum of g^2 over windows) / n), divided by the
- *                      number of weights
- *
- * Palu's code also shifts the labels twice: once itself, once in the library it calls. It scores
- * the prediction of the token after the next one. `shift` selects which.
+ * in one window and n the number of windows, the score of a KV head is the sum of
+ * (sum of g^2 over windows) / n over its rows of W.
  *
  * ggml can differentiate the operations of llama, qwen2 and qwen3. It cannot differentiate layer
  * norm and GELU (falcon, bloom, gpt2), GEGLU (gemma3) or ALiBi (bloom). Weights must be f32. */
@@ -39,7 +33,6 @@ struct lk_fisher_text {
     const int32_t *tok; /* [n_tok] */
     size_t n_tok;
     int n_ctx;            /* tokens of a window; a shorter rest is ignored */
-    int shift;            /* 1: predict the next token; 2: the one after it, as Palu's code does */
     lk_progress progress; /* may be NULL; counts tokens */
     void *user;
 };
@@ -48,11 +41,7 @@ struct lk_fisher_text {
 lk_status lk_fisher_add(struct lk_fisher *f, struct lk_model *model,
                         const struct lk_fisher_text *text, double *loss, lk_err *err);
 
-enum lk_fisher_formula { LK_FISHER_PAPER, LK_FISHER_CODE };
-
-/* The score of KV heads [first, first + n) of a layer's K or V: the sum over weights as in the
- * paper, or their mean as in the code. */
-double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n,
-                       enum lk_fisher_formula formula);
+/* The score of KV heads [first, first + n) of a layer's K or V. */
+double lk_fisher_score(const struct lk_fisher *f, int layer, enum lk_side side, int first, int n);
 
 #endif

@@ -110,52 +110,6 @@ void lk_rank_by_score(struct lk_rank_item *item, size_t n, double share, int32_t
     }
 }
 
-void lk_rank_by_score_palu_code(struct lk_rank_item *item, size_t n, double share,
-                                int32_t quantum) {
-    double widths = 0, scores = 0;
-    for (size_t i = 0; i < n; i++) {
-        widths += item[i].width;
-        scores += item[i].score;
-    }
-    double total = share * widths, left = total;
-    for (size_t i = 0; i < n; i++) {
-        double exact = total * item[i].score / scores;
-        item[i].rank = exact < item[i].width ? (int32_t)exact : item[i].width;
-        left -= item[i].rank;
-    }
-    while (left > 0) {
-        double done = -INFINITY; /* remainder of the item before, in this round */
-        bool assigned = false;
-        size_t last = 0;
-        for (size_t turn = 0; turn < n && left != 0; turn++) {
-            size_t next = n;
-            double min = INFINITY;
-            for (size_t i = 0; i < n; i++) {
-                double r = total * item[i].score / scores, rest = r - floor(r);
-                bool later = rest > done || (rest == done && i > last && turn > 0);
-                if (later && rest < min) {
-                    min = rest;
-                    next = i;
-                }
-            }
-            if (next == n) break;
-            done = min;
-            last = next;
-            if (item[next].rank >= item[next].width) continue;
-            item[next].rank++;
-            left--;
-            assigned = true;
-        }
-        if (!assigned) break;
-    }
-    for (size_t i = 0; i < n; i++) {
-        /* The default rounding mode: halves to even. */
-        double quanta = nearbyint((double)item[i].rank / quantum);
-        item[i].rank = (int32_t)(quanta < 1 ? 1 : quanta) * quantum;
-        if (item[i].rank > item[i].width) item[i].rank = item[i].width;
-    }
-}
-
 /* ---- ranks of all layers ---- */
 
 struct rank_assigner {
@@ -170,15 +124,10 @@ struct rank_assigner {
 static double group_score(const struct rank_assigner *a, enum lk_basis_side side, int layer,
                           int g) {
     const lk_compress_opts *opts = &a->source->plan->opts;
-    enum lk_fisher_formula formula = opts->palu_code ? LK_FISHER_CODE : LK_FISHER_PAPER;
     enum lk_side projection = side == LK_BASIS_V ? LK_V : LK_K;
-    int heads = a->source->plan->group[side], n_head_kv = a->source->net->hp.n_head_kv;
-    if (opts->ranks == LK_RANK_FISHER)
-        return lk_fisher_score(a->fisher, layer, projection, g * heads, heads, formula);
-    if (opts->ranks == LK_RANK_FISHER_UNIFORM)
-        return lk_fisher_score(a->fisher, layer, projection, 0, n_head_kv, formula) /
-               (formula == LK_FISHER_PAPER ? n_head_kv / heads : 1);
-    return 0;
+    int heads = a->source->plan->group[side];
+    if (opts->ranks != LK_RANK_FISHER) return 0;
+    return lk_fisher_score(a->fisher, layer, projection, g * heads, heads);
 }
 
 /* The groups of all competing sides, layer by layer. Returns their number. */
@@ -208,8 +157,6 @@ static lk_status assign_ranks(const struct rank_assigner *a, lk_err *err) {
         lk_rank_uniform(item, n, opts->rank, opts->quantum);
     else if (opts->ranks == LK_RANK_ENERGY)
         lk_rank_by_error(item, n, opts->rank, opts->quantum);
-    else if (opts->palu_code)
-        lk_rank_by_score_palu_code(item, n, opts->rank, opts->quantum);
     else
         lk_rank_by_score(item, n, opts->rank, opts->quantum);
     for (int s = 0; s < a->n_side; s++)

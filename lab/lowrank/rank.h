@@ -32,14 +32,6 @@ void lk_rank_by_error(struct lk_rank_item *item, size_t n, double share, int32_t
  * down to whole quanta, and the quanta left over go to the largest remainders. */
 void lk_rank_by_score(struct lk_rank_item *item, size_t n, double share, int32_t quantum);
 
-/* As Palu's code does it (palu/rank_search.py):
- *   1. Ranks in proportion to scores, truncated to whole numbers and to the width.
- *   2. One more for each item, smallest remainder first, in rounds while any of the sum is left. A
- *      sum that is not a whole number always leaves something at the end of a round.
- *   3. Each rank rounded to the nearest multiple of the quantum (halves to even), at least one.
- * The resulting sum may differ from the requested one. */
-void lk_rank_by_score_palu_code(struct lk_rank_item *item, size_t n, double share, int32_t quantum);
-
 /* Fill the ranks of layer[side] [n_layer], NULL for a side without bases. fisher: the gradients, if
  * the plan needs them. */
 lk_status lk_assign_ranks(struct lk_layer_basis *const layer[LK_N_BASIS],

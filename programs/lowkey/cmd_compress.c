@@ -19,7 +19,7 @@ struct compress_args {
     const char *method, *text, *out, *group, *rank, *search, *svd, *type;
     int64_t ctx, tokens, quantum, skip, seed;
     int64_t fisher_tokens, fisher_ctx;
-    bool mean, truncate, equalize, keep, json, palu_code;
+    bool mean, truncate, equalize, keep, json;
 };
 
 static int read_args(const struct command *command, int argc, char **argv,
@@ -37,9 +37,9 @@ static int read_args(const struct command *command, int argc, char **argv,
               "share of a group's channels to keep (default 50%; kvheads 1/N, oscar 100%)",
               OPT_TEXT, &a->rank},
              {0, "rank-search", "NAME",
-              "how ranks are distributed: uniform, energy, fisher or fisher-uniform (default: "
-              "fisher with palu and --rank, if ggml can differentiate the model; else uniform)",
-              OPT_TEXT, &a->search, .complete = "uniform energy fisher fisher-uniform"},
+              "how ranks are distributed: uniform, energy or fisher (default: fisher with palu and "
+              "--rank, if ggml can differentiate the model; else uniform)",
+              OPT_TEXT, &a->search, .complete = "uniform energy fisher"},
              {0, "group", "N",
               "KV heads that share components, or 'all' (default: up to 4; oscar 1)", OPT_TEXT,
               &a->group},
@@ -72,9 +72,6 @@ static int read_args(const struct command *command, int argc, char **argv,
               &a->fisher_tokens, 2, 1 << 30},
              {0, "fisher-ctx", "N", "tokens of a window of those (default 512)", OPT_INT,
               &a->fisher_ctx, 2, 1 << 16},
-             {0, "palu-code", NULL,
-              "compute Fisher information as in Palu's code, not as in its paper", OPT_FLAG,
-              &a->palu_code},
              {0, "seed", "N", "random seed of --text self (default 0)", OPT_INT, &a->seed, 0,
               UINT32_MAX},
              {0, "keep", NULL, "keep OUTPUT.stats for other bases of the same groups", OPT_FLAG,
@@ -152,7 +149,6 @@ static int read_opts(const struct compress_args *a, lk_compress_opts *out) {
                                                        : 0,
                               .mean = a->mean,
                               .truncate = a->truncate,
-                              .palu_code = a->palu_code,
                               .fisher_tokens = (int32_t)a->fisher_tokens,
                               .fisher_ctx = (int32_t)a->fisher_ctx};
     if (searches_by_default(a, out)) out->ranks = LK_RANK_FISHER;

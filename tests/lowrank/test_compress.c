@@ -573,27 +573,20 @@ static int sum_of_ranks(const lk_compress *c, const lk_model *model, enum lk_bas
 
 static void test_fisher_ranks(void **state) {
     lk_model *model = open_model("llama");
-    for (int search = LK_RANK_FISHER; search <= LK_RANK_FISHER_UNIFORM; search++) {
-        lk_compress_opts opts = {.method = LK_METHOD_PALU,
-                                 .group = 1,
-                                 .ranks = search,
-                                 .fisher_tokens = 200,
-                                 .fisher_ctx = 32};
-        lk_compress *c = make(model, &opts);
-        assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V),
-                         2 * 2 * 2 * 32);
-        for (int layer = 0; layer < 2; layer++) {
-            const struct lk_basis *k = lk_compress_layer(c, layer, LK_BASIS_K),
-                                  *pre = lk_compress_layer(c, layer, LK_BASIS_KPRE);
-            assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
-        }
-        lk_compress_free(c);
-        opts.palu_code = true;
-        c = make(model, &opts);
-        const struct lk_basis *v = lk_compress_layer(c, 0, LK_BASIS_V);
-        if (search == LK_RANK_FISHER_UNIFORM) assert_int_equal(v->rank[0], v->rank[1]);
-        lk_compress_free(c);
+    lk_compress_opts opts = {.method = LK_METHOD_PALU,
+                             .group = 1,
+                             .ranks = LK_RANK_FISHER,
+                             .fisher_tokens = 200,
+                             .fisher_ctx = 32};
+    lk_compress *c = make(model, &opts);
+    assert_int_equal(sum_of_ranks(c, model, LK_BASIS_KPRE) + sum_of_ranks(c, model, LK_BASIS_V),
+                     2 * 2 * 2 * 32);
+    for (int layer = 0; layer < 2; layer++) {
+        const struct lk_basis *k = lk_compress_layer(c, layer, LK_BASIS_K),
+                              *pre = lk_compress_layer(c, layer, LK_BASIS_KPRE);
+        assert_memory_equal(k->rank, pre->rank, 2 * sizeof *k->rank);
     }
+    lk_compress_free(c);
     lk_model_free(model);
 }
 
@@ -609,16 +602,15 @@ static void test_ranks_follow_their_own_scores(void **state) {
     lk_compress *c = make(model, &opts);
     struct lk_ledger ledger = {0};
     struct lk_fisher fisher;
-    struct lk_fisher_text t = {.tok = text, .n_tok = 200, .n_ctx = 32, .shift = 1};
+    struct lk_fisher_text t = {.tok = text, .n_tok = 200, .n_ctx = 32};
     struct lk_rank_item item[N];
     assert_int_equal(lk_fisher_new(&fisher, model, &ledger, NULL), LK_OK);
     assert_int_equal(lk_fisher_add(&fisher, model, &t, NULL, NULL), LK_OK);
     for (int i = 0; i < N; i++) {
         enum lk_side side = i < N / 2 ? LK_K : LK_V;
         int layer = i / N_HEAD % N_LAYER, head = i % N_HEAD;
-        item[i] = (struct lk_rank_item){
-            .width = lk_compress_layer(c, layer, LK_BASIS_V)->width,
-            .score = lk_fisher_score(&fisher, layer, side, head, 1, LK_FISHER_PAPER)};
+        item[i] = (struct lk_rank_item){.width = lk_compress_layer(c, layer, LK_BASIS_V)->width,
+                                        .score = lk_fisher_score(&fisher, layer, side, head, 1)};
     }
     lk_rank_by_score(item, N, 0.5, 8);
     for (int i = 0; i < N; i++) {

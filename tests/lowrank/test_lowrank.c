@@ -534,39 +534,6 @@ static void test_rank_by_score(void **state) {
     }
 }
 
-/* Computed by hand from Palu's code. */
-static void test_rank_as_code(void **state) {
-    static const struct {
-        double share;
-        int width, quantum;
-        double score[3];
-        int rank[3];
-    } cases[] = {
-        {0.5, 100, 1, {1, 2, 3}, {25, 50, 75}},
-        {0.5, 100, 8, {1, 2, 3}, {24, 48, 72}},
-        {0.55, 10, 1, {1, 1, 1}, {6, 6, 6}}, /* 16.5 requested, 18 assigned */
-        {0.55, 10, 1, {10, 1, 1}, {10, 4, 4}},
-        {0.5, 10, 1, {5, 5.2, 4.8}, {6, 5, 4}}, /* the last one goes to the smallest remainder */
-        {0.5, 64, 32, {1, 1, 1}, {32, 32, 32}},
-        {0.75, 64, 32, {1, 1, 1}, {64, 64, 64}}, /* 48 is 1.5 quanta: rounded to 2 */
-        {0.25,
-         64,
-         32,
-         {1, 1, 1},
-         {32, 32, 32}}, /* 16 is 0.5 quanta: rounded to 0, then at least 1 */
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct lk_rank_item item[3];
-        for (int k = 0; k < 3; k++)
-            item[k] = (struct lk_rank_item){.width = cases[i].width, .score = cases[i].score[k]};
-        lk_rank_by_score_palu_code(item, 3, cases[i].share, cases[i].quantum);
-        for (int k = 0; k < 3; k++)
-            if (item[k].rank != cases[i].rank[k])
-                fail_msg("case %zu: item %d has %d, expected %d", i, k, item[k].rank,
-                         cases[i].rank[k]);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eigen),         cmocka_unit_test(test_cholesky),
@@ -575,7 +542,6 @@ int main(void) {
         cmocka_unit_test(test_equalize),      cmocka_unit_test(test_mean_pool),
         cmocka_unit_test(test_moments),       cmocka_unit_test(test_rank_round),
         cmocka_unit_test(test_rank_by_error), cmocka_unit_test(test_rank_by_score),
-        cmocka_unit_test(test_rank_as_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
