@@ -15,6 +15,13 @@
 
 /* ---- recipes ---- */
 
+/* Is the recipe one of the first n? */
+static bool is_among(const struct recipes *list, size_t n, const lk_recipe *recipe) {
+    size_t i = 0;
+    while (i < n && strcmp(lk_recipe_text(list->item[i]), lk_recipe_text(recipe)) != 0) i++;
+    return i < n;
+}
+
 static int add_recipe(struct recipes *to, const char *kv) {
     if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
     int status = recipe_open(kv, &to->item[to->n]);
@@ -63,12 +70,10 @@ static int add_auto_recipe(const struct serve_args *a, struct serve_model *s,
     lk_recipe *recipe = NULL;
     if (to->n == MAX_LIST) return print_error("too many recipes; the maximum is %d", MAX_LIST);
     int status = auto_recipe_of_size(s->model, size, !a->model.cluster, &recipe);
-    for (size_t i = 0; !status && recipe && i < to->n; i++)
-        if (strcmp(lk_recipe_text(to->item[i]), lk_recipe_text(recipe)) == 0) {
-            lk_recipe_free(recipe);
-            recipe = NULL;
-        }
-    if (recipe) to->item[to->n++] = recipe;
+    if (recipe && is_among(to, to->n, recipe))
+        lk_recipe_free(recipe);
+    else if (recipe)
+        to->item[to->n++] = recipe;
     return status;
 }
 
@@ -96,14 +101,13 @@ static int add_tuned_recipes(const struct serve_args *a, struct serve_model *s) 
     return status;
 }
 
-/* Drop the recipes added by "presets" that this model does not support, and the default one. */
+/* Drop the recipes added by "presets" that this model does not support, or that come earlier. */
 static void drop_unsupported_presets(struct lk_server_opts *o, struct serve_model *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->recipes.n; i++) {
         lk_recipe *recipe = s->recipes.item[i];
-        bool again =
-            i > 0 && strcmp(lk_recipe_text(recipe), lk_recipe_text(s->recipes.item[0])) == 0;
-        if (s->from_presets[i] && (again || lk_server_check_recipe(o, recipe, NULL)))
+        if (s->from_presets[i] &&
+            (is_among(&s->recipes, n, recipe) || lk_server_check_recipe(o, recipe, NULL)))
             lk_recipe_free(recipe);
         else
             s->recipes.item[n++] = recipe;

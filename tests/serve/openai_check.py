@@ -38,6 +38,8 @@ def expect_error(kind, what, **fields):
 
 model = client.models.list().data[0].id
 expect("models.retrieve", client.models.retrieve(model).id == model)
+names = [kv["name"] for kv in client.models.list().data[0].meta["kv"]]
+expect("each recipe once", len(names) == len(set(names)))
 
 # A streamed chat has the same text as a plain one.
 plain = chat(max_tokens=16, temperature=0, extra_body=NO_REUSE)
