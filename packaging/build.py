@@ -130,8 +130,11 @@ def write(path, text, mode=0o644):
 
 def write_new(path, text, mode):
     """As write, unless the file has this text: for compilers, whose time ccache compares."""
-    if not os.path.exists(path) or open(path, encoding="utf-8").read() != text:
-        write(path, text, mode)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    write(path, text, mode)
 
 
 def copy(source, folder, name=None, mode=0o644):
@@ -330,9 +333,10 @@ def build(machine, version, docs):
         copy(f"{source}/{name}", f"{tree}/share/doc/lowkey")
     for package in LINKED:
         copy(f"{machine.root}/usr/share/doc/{package}/copyright", f"{tree}/share/doc/lowkey/licenses", package)
-    [sdist] = [name for name in os.listdir(f"{WORK}/llama-cache/download") if name.endswith(".tar.gz")]
-    with tarfile.open(f"{WORK}/llama-cache/download/{sdist}") as archive:
-        text = archive.extractfile(sdist.removesuffix(".tar.gz") + "/vendor/llama.cpp/LICENSE").read().decode()
+    with open(f"{source}/scripts/deps", encoding="utf-8") as file:
+        sdist = "llama_cpp_python-" + re.search(r"^version=(\S+)", file.read(), re.M).group(1)
+    with tarfile.open(f"{WORK}/llama-cache/download/{sdist}.tar.gz") as archive:
+        text = archive.extractfile(f"{sdist}/vendor/llama.cpp/LICENSE").read().decode()
     write(f"{tree}/share/doc/lowkey/licenses/llama.cpp", text)
 
 

@@ -2,9 +2,9 @@
 
 usage: python3 packaging/zig_root.py TARGET FOLDER      TARGET: windows-x86_64 or macos-aarch64
 
-scripts/cross calls it. FOLDER/bin has cc, c++, ar, ranlib and rc; FOLDER/lib, FOLDER/include and FOLDER/pkgconfig the
+scripts/cross calls it. The exit status is 77 if pip cannot install zig. FOLDER/bin has cc, c++, ar, ranlib and rc; FOLDER/lib, FOLDER/include and FOLDER/pkgconfig the
 libraries jansson, libmicrohttpd and cmocka and the header of xxhash. zig is the package ziglang, which has the headers of both
-systems, and libc++; it is kept in $LOWKEY_CACHE/zig.
+systems, and libc++; it is kept in $LOWKEY_CACHE.
 """
 import os
 import shutil
@@ -32,14 +32,18 @@ CMOCKA_HAS = ["ASSERT_H", "INTTYPES_H", "SETJMP_H", "SIGNAL_H", "STDARG_H", "STD
 
 def zig():
     """The program zig, installed for this purpose if it is missing."""
-    folder = os.path.join(CACHE, "zig")
+    folder = f"{CACHE}/zig-{ZIG[1]}"
     python = f"{folder}/bin/python3"
     if not os.path.exists(f"{folder}/done"):
         build.say(f"installing {ZIG[0]} {ZIG[1]} in {folder}")
         build.run(sys.executable, "-m", "venv", folder)
         build.write(f"{folder}/requirements", f"{ZIG[0]}=={ZIG[1]} --hash=sha256:{ZIG[2]}\n")
-        build.run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes",
-                  "-r", f"{folder}/requirements")
+        try:
+            build.run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes",
+                      "-r", f"{folder}/requirements")
+        except SystemExit as failure:
+            build.say(f"zig is missing: {failure}")
+            sys.exit(77)
         build.write(f"{folder}/done", "")
     return subprocess.run([python, "-c", "import ziglang, os; print(os.path.dirname(ziglang.__file__) + '/zig')"], check=True,
                           text=True, stdout=subprocess.PIPE).stdout.strip()
@@ -80,7 +84,7 @@ def make_cmocka(root, windows):
     source = build.unpack_source(build.MACHINES[0], CMOCKA)
     has = CMOCKA_HAS if not windows else [name for name in CMOCKA_HAS if name not in ("STRSIGNAL", "CLOCK_GETTIME_REALTIME")] + ["IO_H"]
     lines = [f"#define HAVE_{name} 1\n" for name in has]
-    build.write(f"{source}/src/config.h", "".join(lines) + f"#define HAVE_GCC_THREAD_LOCAL_STORAGE 1\n#define WORDS_SIZEOF_VOID_P {8}\n")
+    build.write(f"{source}/src/config.h", "".join(lines) + "#define HAVE_GCC_THREAD_LOCAL_STORAGE 1\n#define WORDS_SIZEOF_VOID_P 8\n")
     for name in ("cmocka.h", "cmocka_pbc.h"):
         build.copy(f"{source}/include/{name}", f"{root}/include")
     archive(root, "cmocka", f"{source}/src", ["-DHAVE_CONFIG_H", "-I.", "-I../include", "-w"])
