@@ -190,7 +190,7 @@ static void check_sums(const struct packed *packed, int n_q, struct shares *shar
 static void check_codec(const struct lk_codec *codec, enum lk_side side, int block_rows) {
     static struct packed packed;
     struct shares shares = {0};
-    size_t step = case_step() < 8 ? case_step() : 8; /* a mean of fewer shapes would be luck */
+    size_t step = case_step() < 4 ? case_step() : 4; /* a mean of fewer shapes would be luck */
     for (int a = 0; a < N_D_HEAD; a++) {
         bool is_full = false; /* such a block serves every number of rows */
         if (lk_codec_reject_reason(codec, side, d_heads[a])) continue;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/sbom prints valid JSON that names llama.cpp with its pin and each linked library with its version.
-# With --debs versions are those of the files. Skipped (77) without dpkg.
+# With --debs it reads the versions from files. Skipped (77) without dpkg.
 set -u
 
 bin=${LOWKEY_BIN:?set LOWKEY_BIN to the lowkey program}
