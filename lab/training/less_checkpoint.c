@@ -83,7 +83,8 @@ lk_status lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer, bool 
     else if (ferror(file))
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     else if (!whole)
-        status = lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", path);
+        status = lk_fail(err, LK_E_FORMAT,
+                         "%s is damaged, or of another version; delete it to start again", path);
     *found = !status;
     fclose(file);
     return status;

@@ -53,7 +53,8 @@ lk_status lk_lora_state_load(const char *path, struct lk_lora_state *state, stru
     else if (ferror(file))
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     else
-        status = lk_fail(err, LK_E_FORMAT, "%s is damaged; delete it to start again", path);
+        status = lk_fail(err, LK_E_FORMAT,
+                         "%s is damaged, or of another version; delete it to start again", path);
     fclose(file);
     return status;
 }

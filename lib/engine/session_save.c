@@ -11,6 +11,7 @@
 #include "token/sampling.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
@@ -187,26 +188,35 @@ struct saved {
     const uint8_t *section[LK_N_SECTION];
 };
 
+static lk_status fail_format(const char *path, const char *reason, lk_err *err) {
+    return lk_fail(err, LK_E_FORMAT, "cannot load %s: %s", path, reason);
+}
+
 /* Check the header and find the sections. A header of an older version becomes one with empty last
- * sections. Returns what is wrong, or NULL. */
-static const char *check_header(struct saved *saved) {
+ * sections. */
+static lk_status check_header(struct saved *saved, const char *path, lk_err *err) {
     struct lk_session_header *header = &saved->header;
-    if (saved->map.size < sizeof *header) return "the file is too short for a saved session";
+    if (saved->map.size < sizeof *header)
+        return fail_format(path, "the file is too short for a saved session", err);
     memcpy(header, saved->map.data, sizeof *header);
     if (memcmp(header->magic, LK_SESSION_MAGIC, sizeof header->magic) != 0)
-        return "not a saved session";
+        return fail_format(path, "not a saved session", err);
     if (header->order != LK_SESSION_ORDER)
-        return "it was saved on a machine with another byte order";
+        return fail_format(path, "it was saved on a machine with another byte order", err);
     int n_section = lk_session_sections(header->version);
     if (n_section == 0)
-        return "it was saved by another version of lowkey; evaluate the text again and save it "
-               "again";
+        return lk_fail(err, LK_E_FORMAT,
+                       "cannot load %s: it has version %" PRIu32
+                       " of the format, this lowkey reads %d to %d; evaluate the text again and "
+                       "save it again",
+                       path, header->version, LK_SESSION_VERSION_4, LK_SESSION_VERSION);
     size_t hashed =
         offsetof(struct lk_session_header, section) + (size_t)n_section * sizeof *header->section;
     memcpy(&header->hash, saved->map.data + hashed, sizeof header->hash);
     if (header->hash != XXH3_64bits(saved->map.data, hashed))
-        return "the file is damaged: wrong checksum of the header";
-    if (header->size != saved->map.size) return "the file is damaged: its size has changed";
+        return fail_format(path, "the file is damaged: wrong checksum of the header", err);
+    if (header->size != saved->map.size)
+        return fail_format(path, "the file is damaged: its size has changed", err);
     for (int i = n_section; i < LK_N_SECTION; i++) {
         header->section[i].size = 0;
         header->section[i].hash = XXH3_64bits("", 0);
@@ -214,11 +224,12 @@ static const char *check_header(struct saved *saved) {
     uint64_t at = hashed + sizeof header->hash;
     for (int i = 0; i < LK_N_SECTION; i++) {
         if (header->section[i].size > header->size - at)
-            return "the file is damaged: its sections exceed it";
+            return fail_format(path, "the file is damaged: its sections exceed it", err);
         saved->section[i] = saved->map.data + at;
         at += header->section[i].size;
     }
-    return at == header->size ? NULL : "the file is damaged: its sections do not fill it";
+    if (at == header->size) return LK_OK;
+    return fail_format(path, "the file is damaged: its sections do not fill it", err);
 }
 
 static bool section_is_intact(const struct saved *saved, enum lk_section i) {
@@ -226,17 +237,12 @@ static bool section_is_intact(const struct saved *saved, enum lk_section i) {
            saved->header.section[i].hash;
 }
 
-static lk_status fail_format(const char *path, const char *reason, lk_err *err) {
-    return lk_fail(err, LK_E_FORMAT, "cannot load %s: %s", path, reason);
-}
-
 static lk_status open_saved(struct saved *saved, const char *path, lk_err *err) {
     lk_status status = lk_mapping_open(&saved->map, path, err);
     if (status) return status;
-    const char *reason = check_header(saved);
-    if (!reason) return LK_OK;
-    lk_mapping_close(&saved->map);
-    return fail_format(path, reason, err);
+    status = check_header(saved, path, err);
+    if (status) lk_mapping_close(&saved->map);
+    return status;
 }
 
 /* All tokens must be in the vocabulary. */
