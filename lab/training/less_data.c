@@ -73,6 +73,7 @@ static bool transfer_all(int file, void *at, size_t size, uint64_t offset, bool 
         ptrdiff_t n =
             write ? lk_os_write_at(file, at, size, offset) : lk_os_read_at(file, at, size, offset);
         if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = 0;
         if (n <= 0) return false;
         at = (char *)at + n;
         size -= (size_t)n;
@@ -89,8 +90,8 @@ lk_status lk_less_data_read(struct lk_less_data *data, int layer, int seq,
                             struct lk_less_example *out, lk_err *err) {
     if (!transfer_all(data->file, data->record, data->record_bytes, record_offset(data, layer, seq),
                       false))
-        return lk_fail(err, LK_E_IO,
-                       "the file of examples is truncated; remove it and start again");
+        return lk_fail(err, LK_E_IO, "cannot read the file of examples: %s",
+                       errno ? strerror(errno) : "it is truncated; remove it and start again");
     const struct lk_less_policy *policy = sequence_policy(&data->source, seq);
     *out = (struct lk_less_example){.n_query = lk_less_data_queries(&data->source, policy),
                                     .n_evicted = less_data_evicted(&data->source, policy),
@@ -398,6 +399,8 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
         status = lk_fail(err, LK_E_IO, "cannot open %s: %s", opts->path, strerror(errno));
     bool same = !status && transfer_all(data->file, &found, sizeof found, 0, false) &&
                 memcmp(&found, s, sizeof found) == 0;
+    if (!status && !same && errno)
+        status = lk_fail(err, LK_E_IO, "cannot read %s: %s", opts->path, strerror(errno));
     if (!status && !same && ftruncate(data->file, 0) != 0)
         status = lk_fail(err, LK_E_IO, "cannot truncate %s: %s", opts->path, strerror(errno));
     if (!status && !same) status = collect_examples(data, opts, err);

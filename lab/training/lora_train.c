@@ -242,9 +242,9 @@ static lk_status run_steps(struct trainer *t, lk_err *err) {
         last_save = lk_now();
         saved = *step;
     }
-    if (status == LK_E_CANCELLED && *step > saved)
-        lk_lora_state_save(t->state_path, &t->state, t->net, NULL);
-    return status;
+    if (status != LK_E_CANCELLED || *step == saved) return status;
+    lk_status lost = lk_lora_state_save(t->state_path, &t->state, t->net, err);
+    return lost ? lost : status;
 }
 
 /* ---- options and memory ---- */

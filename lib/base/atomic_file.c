@@ -8,14 +8,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Lock `fd`. Returns 0 and an errno value: EWOULDBLOCK if another process has the lock, or renamed
+int lk_lock_file(int fd) {
+    if (lk_os_lock(fd) == 0) return 0;
+    /* A network file system may have no locks. */
+    bool none = errno == ENOLCK || errno == ENOTSUP || errno == ENOSYS || errno == EINVAL;
+    return none ? 0 : errno;
+}
+
+/* Lock `fd`. Returns 0 or an errno value: EWOULDBLOCK if another process has the lock, or renamed
  * the file between our open and our lock. */
 static int lock_named(int fd, const char *name) {
     struct stat opened, named;
-    int failed = lk_os_lock(fd);
-    /* A network file system may have no locks. */
-    if (failed && errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
-        return errno;
+    int failed = lk_lock_file(fd);
+    if (failed) return failed;
     if (fstat(fd, &opened)) return errno;
     if (stat(name, &named)) return errno == ENOENT ? EWOULDBLOCK : errno;
     bool same = opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;

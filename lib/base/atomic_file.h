@@ -31,6 +31,10 @@ lk_status lk_atomic_file_open_public(struct lk_atomic_file *f, const char *path,
  * leave the old file as it was. Returns `status`, or LK_E_IO if writing failed. */
 lk_status lk_atomic_file_close(struct lk_atomic_file *f, lk_status status, lk_err *err);
 
+/* Lock a file for this process. Returns 0, also on a file system without locks, or an errno value:
+ * EWOULDBLOCK if another process has the lock. */
+int lk_lock_file(int fd);
+
 /* Open an earlier file for reading. *file is NULL if no file has this name. What else prevents
  * reading is LK_E_IO, so that callers do not start again and replace what they could not read. */
 lk_status lk_open_if_there(FILE **file, const char *path, lk_err *err);

@@ -73,7 +73,7 @@ bool lk_os_is_private(unsigned mode, unsigned owner);
  * False if there is none, with errno. */
 bool lk_os_file_info(const char *path, uint64_t *size, int64_t *time);
 
-/* Whether both paths are the same file. */
+/* Whether both paths are the same file, or may be: one is there and cannot be looked at. */
 bool lk_os_is_same_file(const char *a, const char *b);
 
 /* Set that time of a file, which is not a link, to now. A failure is ignored. */

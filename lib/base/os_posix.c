@@ -122,7 +122,8 @@ bool lk_os_file_info(const char *path, uint64_t *size, int64_t *time) {
 
 bool lk_os_is_same_file(const char *a, const char *b) {
     struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0) return errno != ENOENT && errno != ENOTDIR;
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 void lk_os_touch(const char *path) { utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); }

@@ -174,8 +174,8 @@ static bool file_identity(const char *path, BY_HANDLE_FILE_INFORMATION *info) {
 
 bool lk_os_is_same_file(const char *a, const char *b) {
     BY_HANDLE_FILE_INFORMATION x, y;
-    return file_identity(a, &x) && file_identity(b, &y) &&
-           x.dwVolumeSerialNumber == y.dwVolumeSerialNumber &&
+    if (!file_identity(a, &x) || !file_identity(b, &y)) return errno != ENOENT;
+    return x.dwVolumeSerialNumber == y.dwVolumeSerialNumber &&
            x.nFileIndexHigh == y.nFileIndexHigh && x.nFileIndexLow == y.nFileIndexLow;
 }
 

@@ -521,6 +521,7 @@ static lk_status file_fingerprint(const char *path, char out[40], lk_err *err) {
             if (fseek(file, from, SEEK_SET)) break;
             hash = lk_fnv1a(hash, part, fread(part, 1, PART, file));
         }
+        if (ferror(file)) size = -1;
     }
     lk_status status = LK_OK;
     if (!part)

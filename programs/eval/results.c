@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* flock */
 #include "eval/results.h"
 
+#include "base/atomic_file.h"
 #include "base/os.h"
 
 #include <errno.h>
@@ -217,9 +218,11 @@ static lk_status open_file(struct lk_results_file *r, const json_t *header, lk_e
         return lk_fail(err, LK_E_IO, "cannot open %s: %s", r->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return lk_fail(err, LK_E_ARG, "%s is not a regular file; give another -o", r->path);
-    if (lk_os_lock(r->file))
+    int why = lk_lock_file(r->file);
+    if (why == EWOULDBLOCK)
         return lk_fail(err, LK_E_IO, "%s is in use by another run; wait for it or give another -o",
                        r->path);
+    if (why) return lk_fail(err, LK_E_IO, "cannot lock %s: %s", r->path, strerror(why));
     size_t len = (size_t)info.st_size, got = 0;
     char *text = malloc(len + 1);
     if (!text) return lk_fail(err, LK_E_NOMEM, "no memory to read %s", r->path);
@@ -248,19 +251,23 @@ lk_status lk_results_open(struct lk_results_file **out, const char *path, const 
         r->items && r->results ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for results");
     if (!status && path) status = open_file(r, header, err);
     if (status)
-        lk_results_close(r);
+        lk_results_close(r, NULL);
     else
         *out = r;
     return status;
 }
 
-void lk_results_close(struct lk_results_file *r) {
-    if (!r) return;
+lk_status lk_results_close(struct lk_results_file *r, lk_err *err) {
+    if (!r) return LK_OK;
+    lk_status status = LK_OK;
     if (r->file >= 0) {
-        lk_os_sync(r->file);
-        close(r->file);
+        if (lk_os_sync(r->file) != 0)
+            status = lk_fail(err, LK_E_IO, "cannot sync %s: %s", r->path, strerror(errno));
+        if (close(r->file) != 0 && !status)
+            status = lk_fail(err, LK_E_IO, "cannot write %s: %s", r->path, strerror(errno));
     }
     json_decref(r->items);
     json_decref(r->results);
     free(r);
+    return status;
 }

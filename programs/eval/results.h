@@ -21,7 +21,9 @@ struct lk_results_file;
  * *out is owned: lk_results_close. */
 lk_status lk_results_open(struct lk_results_file **out, const char *path, const json_t *header,
                           lk_err *err);
-void lk_results_close(struct lk_results_file *results);
+
+/* Sync and close the file. LK_E_IO if lines may be lost when the machine fails. */
+lk_status lk_results_close(struct lk_results_file *results, lk_err *err);
 
 /* The record of an item, or NULL; borrowed. */
 const json_t *lk_results_item(const struct lk_results_file *results, const char *task,

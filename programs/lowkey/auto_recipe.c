@@ -1,6 +1,7 @@
 /* Finds the recipe that 'auto' stands for. */
 #include "auto_recipe.h"
 
+#include "base/atomic_file.h"
 #include "base/os.h"
 #include "output.h"
 #include "text.h"
@@ -9,7 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const struct auto_name auto_names[AUTO_SIZES] = {
     {"auto-4", "best-4", 4}, {"auto-3", "best-3", 3}, {"auto-2", "best-2", 2}};
@@ -44,7 +44,10 @@ static int read_stored(const char *path, struct lk_buf *text) {
     enum { MAX_BYTES = 64 * 1024 };
     struct lk_buf all = {0};
     *text = (struct lk_buf){0};
-    if (!path || access(path, F_OK) != 0) return STATUS_OK;
+    lk_err err = {0};
+    bool exists = false;
+    if (path && lk_file_exists(&exists, path, &err)) return print_lk_error(&err);
+    if (!exists) return STATUS_OK;
     int status = read_text_file(path, "recipe", MAX_BYTES, &all);
     for (const char *line = status ? NULL : lk_buf_cstr(&all); line && *line;) {
         size_t len = strcspn(line, "\n");
@@ -90,7 +93,8 @@ int auto_recipes_open(const struct model_args *of, const lk_model *model, struct
 
 bool auto_recipe_exists(const lk_model *model, const struct auto_name *size) {
     char *path = auto_recipe_path(model, size);
-    bool exists = tuned_preset(model, size) || (path && access(path, F_OK) == 0);
+    bool exists = tuned_preset(model, size);
+    if (!exists && path && lk_file_exists(&exists, path, NULL)) exists = true;
     free(path);
     return exists;
 }

@@ -39,7 +39,8 @@ int auto_recipes_open(const struct model_args *of, const lk_model *model, struct
 /* "auto-3" if that is what the recipe is for this model, as stored; else NULL. Static. */
 const char *auto_recipe_name(const lk_model *model, const lk_recipe *recipe);
 
-/* Is there a recipe of this size that was tuned for the model? */
+/* Is there a recipe of this size that was tuned for the model? True if that cannot be said: opening
+ * it reports the reason, and nothing replaces it. */
 bool auto_recipe_exists(const lk_model *model, const struct auto_name *size);
 
 /* The recipe's name or text for a line of prose, with ", tuned for this model" if it was. */

@@ -192,12 +192,8 @@ static void save_as(struct chat *c, const char *args, bool replace) {
     bool known = name && c->save_name && strcmp(name, c->save_name) == 0, exists = false;
     if (!name) {
         print_error("/save needs a name: /save NAME");
-    } else if (chat_saved_exists(name, &exists)) {
+    } else if (chat_saved_replaceable(name, &exists)) {
         c->status = STATUS_ERROR;
-    } else if (exists && !chat_saved_is_session(name)) {
-        c->status = print_error("%s is not a saved session, and is never replaced; choose another "
-                                "name",
-                                name);
     } else if (!known && exists && !replace) {
         print_error("%s exists; /save! %s replaces it", name, name);
     } else if (chat_saved_write(name, &c->conversation, c->session, c->n_answers)) {

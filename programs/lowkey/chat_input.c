@@ -73,8 +73,9 @@ static char *read_history(const char *path) {
     FILE *file = lk_os_open_to_read(path);
     if (!file) return NULL;
     for (size_t n; (n = fread(chunk, 1, sizeof chunk, file)) > 0;) lk_buf_append(&text, chunk, n);
+    bool whole = !ferror(file); /* a part must not replace the file in shorten() */
     fclose(file);
-    bool usable = text.len && !text.failed && !memchr(text.at, 0, text.len) &&
+    bool usable = whole && text.len && !text.failed && !memchr(text.at, 0, text.len) &&
                   lk_utf8_valid_prefix(text.at, text.len) == text.len;
     if (!usable) lk_buf_free(&text);
     return usable ? text.at : NULL;

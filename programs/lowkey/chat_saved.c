@@ -7,6 +7,7 @@
 #include "text.h"
 #include "xalloc.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,13 +43,19 @@ int chat_saved_recipe(const char *path, lk_recipe **out) {
     return lk_session_file_recipe(out, path, &err) ? print_lk_error(&err) : STATUS_OK;
 }
 
-bool chat_saved_is_session(const char *path) {
+int chat_saved_replaceable(const char *path, bool *exists) {
     lk_recipe *recipe = NULL;
-    bool cache, messages;
-    bool good = !find_files(path, &cache, &messages) &&
-                (!cache || !lk_session_file_recipe(&recipe, path, NULL));
+    lk_err err = {0};
+    bool cache = false, messages = false;
+    int status = find_files(path, &cache, &messages);
+    *exists = cache || messages;
+    if (status || !cache) return status;
+    lk_status unknown = lk_session_file_recipe(&recipe, path, &err);
     lk_recipe_free(recipe);
-    return good;
+    if (unknown == LK_E_FORMAT)
+        return print_error("%s is not a saved session, and is never replaced; choose another name",
+                           path);
+    return unknown ? print_lk_error(&err) : STATUS_OK;
 }
 
 /* ---- writing ---- */
@@ -99,10 +106,12 @@ int chat_saved_write(const char *path, const struct chat_conversation *c, lk_ses
     int status = write_messages(path, c, n_answers);
     if (status) return status;
     lk_status saved = drop_other_tokens(c, session, &err);
-    if (!saved && lk_session_n_tok(session) == 0)
-        unlink(path); /* an older cache */
-    else if (!saved)
+    if (!saved && lk_session_n_tok(session) > 0) {
         saved = lk_session_save(session, NULL, path, &err);
+    } else if (!saved && unlink(path) != 0 && errno != ENOENT) {
+        /* An older cache would be loaded as the conversation. */
+        saved = lk_fail(&err, LK_E_IO, "cannot remove %s: %s", path, strerror(errno));
+    }
     return saved ? print_lk_error(&err) : STATUS_OK;
 }
 

@@ -13,8 +13,8 @@
 /* Does NAME or NAME.chat exist? STATUS_ERROR if that cannot be said, so nothing may be written. */
 int chat_saved_exists(const char *path, bool *exists);
 
-/* Is what exists a saved session? */
-bool chat_saved_is_session(const char *path);
+/* The same; STATUS_ERROR also if NAME is not a saved session, so it may not be replaced. */
+int chat_saved_replaceable(const char *path, bool *exists);
 
 /* The recipe of NAME; *out is NULL if only NAME.chat exists. */
 int chat_saved_recipe(const char *path, lk_recipe **out);

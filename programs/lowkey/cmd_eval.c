@@ -254,7 +254,7 @@ static int run_tasks(const struct eval_args *a, struct lk_eval *eval, const char
         exit_status = print_json_lines(eval);
     else if (!a->json)
         print_tables(eval);
-    lk_results_close(eval->results);
+    if (lk_results_close(eval->results, &err) && !exit_status) exit_status = print_lk_error(&err);
     lk_model_pair_close(&eval->models);
     return exit_status;
 }

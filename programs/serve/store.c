@@ -231,8 +231,11 @@ static void scan_file(struct lk_store *store, const char *name) {
 static lk_status scan_directory(struct lk_store *store, lk_err *err) {
     DIR *dir = opendir(store->store_dir);
     if (!dir) return lk_fail(err, LK_E_IO, "cannot read %s: %s", store->store_dir, strerror(errno));
-    for (struct dirent *file; (file = readdir(dir));) scan_file(store, file->d_name);
+    for (struct dirent *file; errno = 0, (file = readdir(dir));) scan_file(store, file->d_name);
+    int failed = errno; /* then sessions would be missing from the index */
     closedir(dir);
+    if (failed)
+        return lk_fail(err, LK_E_IO, "cannot read %s: %s", store->store_dir, strerror(failed));
     pthread_mutex_lock(&store->lock);
     for (size_t i = store->n; i-- > 0;) {
         if (store->entry[i].seen)

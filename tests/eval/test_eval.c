@@ -108,7 +108,7 @@ static void test_results_survive(void **state) {
     assert_int_equal(open_results(&second, "results", "m", &err),
                      LK_E_IO); /* the file has one writer */
     assert_non_null(strstr(err.msg, "in use"));
-    lk_results_close(results);
+    lk_results_close(results, NULL);
 
     char *whole = read_file("results");
     FILE *file = fopen(in_folder("results"), "a"); /* an incomplete line */
@@ -124,7 +124,7 @@ static void test_results_survive(void **state) {
     for (int i = 0; i < 2; i++)
         assert_int_equal(lk_results_add_result(results, "task", "kv", &result, &err), LK_OK);
     lk_task_result_free(&result);
-    lk_results_close(results);
+    lk_results_close(results, NULL);
     free(whole);
     whole = read_file("results");
     assert_int_equal(count(whole, "\"type\":\"item\""), 2);
@@ -167,7 +167,7 @@ static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err
     if (!header) return err->code;
     lk_status status = lk_results_open(&results, in_folder(name), header, err);
     json_decref(header);
-    if (status == LK_OK) lk_results_close(results);
+    if (status == LK_OK) lk_results_close(results, NULL);
     return status;
 }
 
@@ -253,7 +253,7 @@ static lk_status run(const char *const *task, const char *const *kv, size_t n_kv
     json_decref(header);
     if (status == LK_OK) {
         status = lk_eval_run(&eval, err);
-        lk_results_close(eval.results);
+        lk_results_close(eval.results, NULL);
     }
     lk_model_pair_close(&eval.models);
     return status;

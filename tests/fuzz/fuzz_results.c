@@ -12,11 +12,11 @@ static void resume(const char *path) {
     lk_err err = {0};
     if (lk_results_open(&results, path, header, &err) == LK_OK) {
         if (lk_results_add_item(results, "t", "f16", "fuzz", record, &err) != LK_OK) abort();
-        lk_results_close(results);
+        lk_results_close(results, NULL);
         if (lk_results_open(&results, path, header, &err) != LK_OK) abort();
         const json_t *item = lk_results_item(results, "t", "f16", "fuzz");
         if (!json_is_true(json_object_get(item, "right"))) abort();
-        lk_results_close(results);
+        lk_results_close(results, NULL);
     } else {
         fuzz_check_error(&err);
     }

@@ -60,13 +60,25 @@ for example in "${examples[@]}"; do
   try "$work/$name"
 done
 
+# Each public header alone, in C and in C++.
+for header in "$prefix"/include/lowkey*.h; do
+  echo "#include <${header##*/}>" >"$work/header.c"
+  for compiler in "${CC:-cc} -std=c11" "${CXX:-c++} -std=c++11 -x c++"; do
+    read -r -a words <<<"$compiler"
+    "${words[@]}" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/header.c" ||
+      fail "${header##*/} does not compile with $compiler"
+  done
+done
+
 # liblowkey.so exports public functions only, and needs no shared library of llama.cpp or ggml.
 if [ -n "$so" ] && command -v nm >/dev/null; then
   names=$(nm -D --defined-only "$so" | awk '{print $3}')
   for name in $names; do
     grep -q "\b$name(" "$prefix"/include/lowkey*.h || fail "liblowkey.so exports $name, which no header declares"
   done
-  for name in $(sed -nE '/^typedef/d; s/^[a-z].*\b(lk_[a-z0-9_]+)\(.*/\1/p' "$prefix/include/lowkey.h"); do
+  # Compressing, training, exporting and tuning are in the static laboratory only.
+  for name in $(sed -nE '/^typedef/d; s/^[a-z].*\b(lk_[a-z0-9_]+)\(.*/\1/p' "$prefix"/include/lowkey*.h |
+    grep -vE '^lk_(compress|train|tune|export)'); do
     grep -qx "$name" <<<"$names" || fail "liblowkey.so does not export $name"
   done
   [ -L "$so" ] || fail "liblowkey.so has no version"

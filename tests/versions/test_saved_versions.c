@@ -8,8 +8,8 @@
 #include <math.h>
 #include <unistd.h>
 
-/* Logits after loading, compared with those of a session that evaluates the same tokens now. Codes
- * at the edge of a step fall to its other side on a CPU that sums in another order. */
+/* Error of logits after loading, from a session that evaluates the same tokens now. Codes at the
+ * edge of a step fall to its other side on a CPU that sums in another order. */
 static const double max_error = 1e-3;
 
 struct holder {

@@ -68,7 +68,7 @@ read_files() {
 if [ -n "$out_dir" ]; then
   write_files
 else
-  for file in "$tests"/versions/*/basis.gguf; do read_files "${file%/*}"; done # not those of sessions alone
+  for file in "$tests"/versions/*/basis.gguf; do read_files "${file%/*}"; done # others have only sessions
 fi
 echo "test_versions: $count runs, $failures failures"
 [ $failures = 0 ]
