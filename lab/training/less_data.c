@@ -67,7 +67,7 @@ int lk_less_data_queries(const struct lk_less_source *s, const struct lk_less_po
     return (s->n_ctx - lk_less_policy_first(policy) + s->stride - 1) / s->stride;
 }
 
-/* pread or pwrite of all bytes. */
+/* pread or pwrite of all bytes. errno is 0 if the file ends before. */
 static bool transfer_all(int file, void *at, size_t size, uint64_t offset, bool write) {
     while (size > 0) {
         ptrdiff_t n =
@@ -397,9 +397,9 @@ lk_status lk_less_data_open(struct lk_less_data *data, const struct lk_less_data
     data->file = lk_os_open(opts->path, LK_OS_READ | LK_OS_WRITE | LK_OS_CREATE, 0644);
     if (data->file < 0)
         status = lk_fail(err, LK_E_IO, "cannot open %s: %s", opts->path, strerror(errno));
-    bool same = !status && transfer_all(data->file, &found, sizeof found, 0, false) &&
-                memcmp(&found, s, sizeof found) == 0;
-    if (!status && !same && errno)
+    bool whole = !status && transfer_all(data->file, &found, sizeof found, 0, false),
+         same = whole && memcmp(&found, s, sizeof found) == 0;
+    if (!status && !whole && errno) /* 0: the file is shorter */
         status = lk_fail(err, LK_E_IO, "cannot read %s: %s", opts->path, strerror(errno));
     if (!status && !same && ftruncate(data->file, 0) != 0)
         status = lk_fail(err, LK_E_IO, "cannot truncate %s: %s", opts->path, strerror(errno));
