@@ -545,8 +545,8 @@ lk_status lk_export(const char *model_path, const char *sidecar_path, const lk_e
 typedef struct lk_tune lk_tune;
 
 typedef struct {
-    bool estimate;       /* estimate single groups instead of measuring them, at the first of
-                             `bits`: one prompt per chunk, and defaults for it */
+    bool estimate;       /* estimate single groups instead of measuring them, from the first of
+                             `bits` on: one prompt per chunk; defaults are 4 chunks of 512 */
     int32_t n_ctx;       /* tokens of a session whose bytes count; 0: the same as `chunk` */
     int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024 */
     int32_t n_chunk;     /* chunks to measure on, spread over the text; 0: 2 */

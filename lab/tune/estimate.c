@@ -9,7 +9,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOVE_ROWS = 64 };
+/* What is estimated of a side of a group: its loss at e->bits, with each size of the level 'recent'
+ * exact, and at more bits without that level. */
+enum { MAX_MORE = 2, MAX_LOSS = LK_TUNE_N_RECENT + MAX_MORE };
+
+enum { MOVE_ROWS = 64, MAX_ANCHORED = 2 /* layers with one anchor */ };
 
 /* Attention of one layer, of the tokens that are scored. */
 struct layer_call {
@@ -17,9 +21,9 @@ struct layer_call {
     size_t q_at;         /* of its queries in estimate.q */
 };
 
-/* What the errors of a layer's V cost, multiplied by a factor. */
+/* What the errors of V cost in a layer, or in some, multiplied by a factor. */
 struct anchor {
-    double kl, power; /* of predictions, of the change of the attention's output after W_O */
+    double kl; /* of predictions */
     float factor;
 };
 
@@ -28,20 +32,22 @@ struct estimate {
     const struct lk_measure *m;
     const struct lk_tune_model *loss;
     struct lk_prompts *prompts;
-    double (*kl)[2][LK_TUNE_N_RECENT]; /* [n_group] sums over chunks; the newest are exact */
-    int bits;
-    size_t chunk;             /* the current one */
-    uint64_t chunk_id;        /* of its anchors in the log */
-    lk_session *full, *coded; /* the chunk's prompt */
+    double (*kl)[2][MAX_LOSS];  /* [n_group] */
+    uint8_t bits[1 + MAX_MORE]; /* in increasing order */
+    int n_loss;                 /* LK_TUNE_N_RECENT, and one for each of the bits but the first */
+    size_t chunk;               /* the current one */
+    uint64_t chunk_id;          /* of its anchors in the log */
+    lk_session *full, *coded;   /* the chunk's prompt */
     size_t n_q, n_out, n_row, n_move;
-    struct layer_call *call;              /* [n_layer] */
-    float *q;                             /* [n_q] queries of all layers */
-    float *exact;                         /* [n_row] rows of one side of a layer as they were */
-    float *move;                          /* [MOVE_ROWS][widest head] */
-    float *before, *after;                /* [n_out] outputs of a layer's attention */
-    lk_prediction *score;                 /* [n_query] */
-    double (*power)[2][LK_TUNE_N_RECENT]; /* [n_group] of the output's change, this chunk */
-    struct anchor *anchor;                /* [n_layer] this chunk */
+    struct layer_call *call;      /* [n_layer] */
+    float *q;                     /* [n_q] queries of all layers */
+    float *exact;                 /* [MAX_ANCHORED][n_row] rows of a side as they were */
+    float *move;                  /* [MOVE_ROWS][widest head] */
+    float *before, *after;        /* [n_out] outputs of a layer's attention */
+    lk_prediction *score;         /* [n_query] */
+    double (*power)[2][MAX_LOSS]; /* [n_group] of the output's change, sum over chunks */
+    struct anchor *anchor;        /* [n_layer] this chunk */
+    double *v_kl; /* [n_layer] KL of the errors of V, as the anchors have it: sum over chunks */
 };
 
 /* ---- memory ---- */
@@ -64,15 +70,16 @@ static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
     count_floats(e);
     e->call = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->call);
     e->q = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_q * sizeof *e->q);
-    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_row * sizeof *e->exact);
+    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, MAX_ANCHORED * e->n_row * sizeof *e->exact);
     e->move = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_move * sizeof *e->move);
     e->before = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->before);
     e->after = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->after);
     e->score = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->prompts->n_query * sizeof *e->score);
     e->power = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_group * sizeof *e->power);
     e->anchor = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->anchor);
+    e->v_kl = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->v_kl);
     if (e->call && e->q && e->exact && e->move && e->before && e->after && e->score && e->power &&
-        e->anchor)
+        e->anchor && e->v_kl)
         return LK_OK;
     return lk_fail(err, LK_E_NOMEM, "no memory to estimate losses on %zu tokens",
                    e->prompts->n_prompt);
@@ -80,13 +87,14 @@ static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
 
 static void free_arrays(struct estimate *e) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->v_kl, n_layer * sizeof *e->v_kl);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->anchor, n_layer * sizeof *e->anchor);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->power, n_group * sizeof *e->power);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->score, e->prompts->n_query * sizeof *e->score);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->after, e->n_out * sizeof *e->after);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->before, e->n_out * sizeof *e->before);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->move, e->n_move * sizeof *e->move);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, e->n_row * sizeof *e->exact);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, MAX_ANCHORED * e->n_row * sizeof *e->exact);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->q, e->n_q * sizeof *e->q);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->call, n_layer * sizeof *e->call);
 }
@@ -122,21 +130,22 @@ static void write_positions(const struct lk_kv *kv, int64_t a, int64_t b, int he
     }
 }
 
-/* Read e->exact for positions [a, b) of a side of a layer, or write them back. */
-static void read_exact(struct estimate *e, const struct lk_kv *kv, int64_t a, int64_t b) {
+/* Read the exact rows of positions [a, b) of a side of a layer, or write them back. */
+static void read_exact(const struct estimate *e, float *exact, const struct lk_kv *kv, int64_t a,
+                       int64_t b) {
     size_t stride = lk_kv_width(kv);
     for (int head = 0; head < kv->n_head; head++)
         lk_kv_read_positions(kv, a, b, head, e->full->cache->kernels,
-                             e->exact + (size_t)head * kv->d_head, stride);
+                             exact + (size_t)head * kv->d_head, stride);
 }
 
-static void write_exact(struct estimate *e, const struct lk_kv *kv, int64_t a, int64_t b) {
+static void write_exact(const float *exact, const struct lk_kv *kv, int64_t a, int64_t b) {
     size_t stride = lk_kv_width(kv);
     for (int head = 0; head < kv->n_head; head++)
-        write_positions(kv, a, b, head, e->exact + (size_t)head * kv->d_head, stride);
+        write_positions(kv, a, b, head, exact + (size_t)head * kv->d_head, stride);
 }
 
-/* Positions [a, b) of one side of a layer. e->exact has its rows from position `first` on. */
+/* Positions [a, b) of one side of a layer, whose exact rows are known from position `first` on. */
 struct rows {
     const struct lk_kv *kv;
     int layer;
@@ -144,13 +153,13 @@ struct rows {
 };
 
 /* Replace positions by quantized rows whose error is multiplied by `factor`. */
-static void write_coded(struct estimate *e, const struct rows *r, float factor) {
+static void write_coded(struct estimate *e, const float *rows, const struct rows *r, float factor) {
     const struct lk_kv *kv = r->kv, *from = &e->coded->cache->kv[r->layer][kv->side];
     size_t stride = lk_kv_width(kv), d = (size_t)kv->d_head;
     for (int head = 0; head < kv->n_head; head++)
         for (int64_t pos = r->a, n; pos < r->b; pos += n) {
             n = r->b - pos < MOVE_ROWS ? r->b - pos : MOVE_ROWS;
-            const float *exact = e->exact + (size_t)(pos - r->first) * stride + head * d;
+            const float *exact = rows + (size_t)(pos - r->first) * stride + head * d;
             lk_kv_read_positions(from, pos, pos + n, head, e->coded->cache->kernels, e->move, d);
             for (int64_t row = 0; row < n; row++)
                 for (size_t c = 0; c < d; c++) {
@@ -163,47 +172,87 @@ static void write_coded(struct estimate *e, const struct rows *r, float factor) 
 
 /* ---- anchors ---- */
 
-/* Measure the KL if errors of V in a layer are multiplied by `factor`. */
-static lk_status measure_kl(struct estimate *e, int layer, float factor, double *kl, lk_err *err) {
-    struct rows r = {.kv = &e->full->cache->kv[layer][LK_V], .layer = layer};
+static int model_layer(const struct lk_net *net, int layer) {
+    int i = 0;
+    while (net->hp.is_recurrent[i] || net->hp.index[i] != layer) i++;
+    return i;
+}
+
+/* The number of layers from `layer` on that have an anchor in common: cost changes slowly with
+ * depth. The first two layers and the last one are different. A norm after W_O scales each layer's
+ * output, and then neighbors say nothing. */
+static int count_layers(const struct estimate *e, int layer) {
+    const struct lk_net *net = e->m->model->net;
+    bool alone = layer < 2 || layer + 2 >= e->loss->n_layer ||
+                 net->layer[model_layer(net, layer)].attn_post_norm;
+    return alone ? 1 : MAX_ANCHORED;
+}
+
+/* Replace the exact rows of V by rows whose errors are multiplied by `factor`, or write them back,
+ * in n layers. */
+static void change_v(struct estimate *e, int layer, int n, float factor, bool back) {
+    for (int i = 0; i < n; i++) {
+        struct rows r = {.kv = &e->full->cache->kv[layer + i][LK_V], .layer = layer + i};
+        float *exact = e->exact + (size_t)i * e->n_row;
+        find_coded(e, r.layer, LK_V, &r.a, &r.b);
+        r.first = r.a;
+        if (back) {
+            write_exact(exact, r.kv, r.a, r.b);
+        } else {
+            read_exact(e, exact, r.kv, r.a, r.b);
+            write_coded(e, exact, &r, factor);
+        }
+    }
+}
+
+/* Measure the KL if errors of V in n layers are multiplied by `factor`. */
+static lk_status measure_kl(struct estimate *e, int layer, int n_layer, float factor, double *kl,
+                            lk_err *err) {
     size_t n = e->prompts->n_query;
     double sum = 0;
-    find_coded(e, layer, LK_V, &r.a, &r.b);
-    r.first = r.a;
-    read_exact(e, r.kv, r.a, r.b);
-    write_coded(e, &r, factor);
+    change_v(e, layer, n_layer, factor, false);
     lk_status status = lk_session_copy(e->prompts->run, e->full, err);
     if (!status)
         status = lk_prompts_score(e->prompts, e->chunk, e->prompts->run, n, false, e->score, err);
-    write_exact(e, r.kv, r.a, r.b);
+    change_v(e, layer, n_layer, factor, true);
     for (size_t i = 0; !status && i < n; i++) sum += e->score[i].kl;
     *kl = sum / (double)n;
     return status;
 }
 
 /* Find a factor with which the KL is large compared with what rounded activations cause, and still
- * quadratic in errors. */
-static lk_status measure_anchor(struct estimate *e, int layer, lk_err *err) {
+ * quadratic in errors. `like`: an anchor that may be similar, or NULL. */
+static lk_status measure_anchor(struct estimate *e, int layer, const struct anchor *like,
+                                lk_err *err) {
     const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
     const float first_factor = 16, max_factor = 64;
-    struct anchor *a = &e->anchor[layer];
-    a->factor = first_factor;
-    lk_status status = measure_kl(e, layer, a->factor, &a->kl, err);
-    if (status || (a->kl >= min_kl && a->kl <= max_kl)) return status;
-    float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
-    a->factor = fminf(fmaxf(factor, 1), max_factor);
-    e->prompts->done -= e->prompts->n_query; /* counts once */
-    return measure_kl(e, layer, a->factor, &a->kl, err);
+    bool similar = like && like->kl >= min_kl / 10 && like->kl <= max_kl;
+    struct anchor now = similar ? *like : (struct anchor){0};
+    lk_status status = LK_OK;
+    for (int i = 0; !status && i < 2; i++) {
+        float factor = now.factor * (float)sqrt(good_kl / fmax(now.kl, 1e-9));
+        now.factor = now.factor > 0 ? fminf(fmaxf(factor, 1), max_factor) : first_factor;
+        status = measure_kl(e, layer, count_layers(e, layer), now.factor, &now.kl, err);
+        if (i) e->prompts->done -= e->prompts->n_query; /* counts once */
+        if (now.kl >= min_kl && now.kl <= max_kl) break;
+    }
+    e->anchor[layer] = now;
+    return status;
 }
 
-/* The text of a recipe that quantizes one side of a group, but for the newest rows. */
+/* The bits of loss number i. */
+static int bits_of(const struct estimate *e, int i) {
+    return e->bits[i < LK_TUNE_N_RECENT ? 0 : i - LK_TUNE_N_RECENT + 1];
+}
+
+/* The text of the recipe whose loss is number i of a side of a group. */
 static const char *print_recipe(const struct estimate *e, const struct lk_tune_group *group,
-                                int side, int recent, struct lk_buf *out) {
+                                int side, int i, struct lk_buf *out) {
+    int recent = i < LK_TUNE_N_RECENT ? lk_tune_recent_at[i] : 0;
     lk_buf_clear(out);
     lk_buf_append_str(out, "sink 4: f16; body: f16; ");
-    lk_tune_print_probe(out, group, side, e->bits);
-    if (lk_tune_recent_at[recent])
-        lk_buf_printf(out, "; recent %d%%: f16", lk_tune_recent_at[recent]);
+    lk_tune_print_probe(out, group, side, bits_of(e, i));
+    if (recent) lk_buf_printf(out, "; recent %d%%: f16", recent);
     lk_buf_append_str(out, "; window 32: f16");
     return out->failed ? NULL : out->at;
 }
@@ -216,11 +265,12 @@ static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe,
                   : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
 }
 
-/* Measure the anchor of each layer, unless the log has it. */
+/* Measure the anchors, unless the log has them. */
 static lk_status measure_anchors(struct estimate *e, lk_err *err) {
     lk_status status = LK_OK;
     struct lk_buf text = {0};
-    for (int layer = 0; !status && layer < e->loss->n_layer; layer++) {
+    const struct anchor *last = NULL;
+    for (int layer = 0; !status && layer < e->loss->n_layer; layer += count_layers(e, layer)) {
         const struct lk_tune_group all = {layer, 0};
         const char *recipe = print_recipe(e, &all, LK_V, 0, &text);
         const lk_compare_result *known =
@@ -229,11 +279,13 @@ static lk_status measure_anchors(struct estimate *e, lk_err *err) {
         if (known) {
             *a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
             e->prompts->done += e->prompts->n_query;
-            continue;
+        } else {
+            status = measure_anchor(e, layer, e->chunk ? a : last, err);
+            if (!status) status = add_to_log(e, e->chunk_id, recipe, a->kl, a->factor, err);
+            if (!status) status = lk_tune_log_save(e->m->log, err);
         }
-        status = measure_anchor(e, layer, err);
-        if (!status) status = add_to_log(e, e->chunk_id, recipe, a->kl, a->factor, err);
-        if (!status) status = lk_tune_log_save(e->m->log, err);
+        e->v_kl[layer] += a->kl / (a->factor * a->factor);
+        last = a;
     }
     lk_buf_free(&text);
     return status;
@@ -266,12 +318,6 @@ struct product {
     int first, n_group; /* the layer's groups */
 };
 
-static int model_layer(const struct lk_net *net, int layer) {
-    int i = 0;
-    while (net->hp.is_recurrent[i] || net->hp.index[i] != layer) i++;
-    return i;
-}
-
 static lk_status open_product(struct product *p, struct estimate *e, int layer, lk_err *err) {
     const struct lk_net *net = e->m->model->net;
     const struct lk_attn *attn = &e->call[layer].attn;
@@ -298,10 +344,10 @@ static bool has_head(const struct lk_tune_group *group, int head) {
     return !group->heads || group->heads >> head & 1;
 }
 
-/* The power of each group's share of the change of the layer's output: power[i * stride] for the
- * layer's i-th group. */
-static lk_status find_power(struct estimate *e, struct product *p, int layer, double *power,
-                            size_t stride, lk_err *err) {
+/* Add the power of each group's share of the change of the layer's output to power[i * stride], for
+ * the layer's i-th group. */
+static lk_status add_power(struct estimate *e, struct product *p, int layer, double *power,
+                           size_t stride, lk_err *err) {
     const struct lk_attn *attn = &e->call[layer].attn;
     int per_kv = attn->n_head / attn->n_head_kv, d = attn->d_head;
     size_t width = (size_t)attn->n_head * d;
@@ -321,12 +367,19 @@ static lk_status find_power(struct estimate *e, struct product *p, int layer, do
         const float *y = (const float *)p->g.x_out->data + group * n;
         double sum = 0;
         for (size_t i = 0; i < n; i++) sum += (double)y[i] * y[i];
-        power[group * stride] = sum;
+        power[group * stride] += sum;
     }
     return status;
 }
 
-/* Replace the rows of a side from the oldest on, until all are, and see what each step changes. */
+/* The error of all rows at the bits of loss number i, relative to the one at e->bits[0]. */
+static float error_of(const struct estimate *e, int i) {
+    return (float)sqrt(lk_tune_distortion(bits_of(e, i), LK_TUNE_TRELLIS) /
+                       lk_tune_distortion(e->bits[0], LK_TUNE_TRELLIS));
+}
+
+/* Replace the rows of a side from the oldest on, until all are, and see what each step changes.
+ * Then do so with the smaller errors of keys with more bits: the output is not linear in K. */
 static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
                               lk_err *err) {
     struct rows r = {.kv = &e->prompts->run->cache->kv[layer][side], .layer = layer};
@@ -338,16 +391,22 @@ static lk_status measure_side(struct estimate *e, struct product *p, int layer, 
     if (r.a < r.kv->first) r.a = r.kv->first;
     if (end < r.a) end = r.a;
     r.first = r.a;
-    read_exact(e, r.kv, r.first, end);
+    read_exact(e, e->exact, r.kv, r.first, end);
     for (int i = LK_TUNE_N_RECENT - 1; !status && i >= 0; i--, r.a = r.b) {
         r.b = (int64_t)(e->prompts->n_prompt * (size_t)(100 - lk_tune_recent_at[i]) / 100);
         if (r.b < r.a) r.b = r.a;
         if (r.b > end || i == 0) r.b = end;
-        write_coded(e, &r, 1);
+        write_coded(e, e->exact, &r, 1);
         attend(e, layer, e->after);
-        status = find_power(e, p, layer, power + i, stride, err);
+        status = add_power(e, p, layer, power + i, stride, err);
     }
-    write_exact(e, r.kv, r.first, end);
+    r.a = r.first, r.b = end;
+    for (int i = LK_TUNE_N_RECENT; !status && side == LK_K && i < e->n_loss; i++) {
+        write_coded(e, e->exact, &r, error_of(e, i));
+        attend(e, layer, e->after);
+        status = add_power(e, p, layer, power + i, stride, err);
+    }
+    write_exact(e->exact, r.kv, r.first, end);
     return status;
 }
 
@@ -366,38 +425,44 @@ static lk_status measure_outputs(struct estimate *e, lk_err *err) {
 
 /* ---- the estimate ---- */
 
-/* KL per power of a change of a layer's output; 0 if the layer has no quantized rows (in a short
- * window). The output is linear in V, so the power grows with the square of the factor. */
-static double layer_cost(const struct estimate *e, int layer) {
-    const struct anchor *a = &e->anchor[layer];
+/* KL per power of a change of a layer's output; 0 if it has no quantized rows (in a short window).
+ * The output is linear in V, so the power grows with the square of the factor. `first`: the first
+ * layer of those with the same anchor. */
+static double anchor_cost(const struct estimate *e, int first) {
     double power = 0;
+    int end = first + count_layers(e, first);
     for (int i = 0; i < e->loss->n_group; i++)
-        if (e->loss->group[i].layer == layer) power += e->power[i][LK_V][0];
-    return power > 0 ? a->kl / (a->factor * a->factor * power) : 0;
+        if (e->loss->group[i].layer >= first && e->loss->group[i].layer < end)
+            power += e->power[i][LK_V][0];
+    return power > 0 ? e->v_kl[first] / power : 0;
 }
 
-/* The median of a layer and its neighbors: cost changes slowly with depth, and a single anchor may
- * be far off. The first two layers and the last one are different. A norm after W_O scales each
- * layer's output, and then neighbors say nothing. */
-static double smooth_cost(const struct estimate *e, int layer) {
-    const struct lk_net *net = e->m->model->net;
-    double x = layer_cost(e, layer);
-    if (layer < 2 || layer + 1 >= e->loss->n_layer ||
-        net->layer[model_layer(net, layer)].attn_post_norm)
-        return x;
-    double a = layer_cost(e, layer - 1), b = layer_cost(e, layer + 1);
+/* The cost of a layer: the median of its anchor's and the neighboring ones', since a single anchor
+ * may be far off, unless neighbors are different. */
+static double layer_cost(const struct estimate *e, int layer) {
+    int before = 0, first = 0;
+    while (first + count_layers(e, first) <= layer) {
+        before = first;
+        first += count_layers(e, first);
+    }
+    int n = count_layers(e, first);
+    double x = anchor_cost(e, first);
+    if (n == 1) return x;
+    double a = anchor_cost(e, before), b = anchor_cost(e, first + n);
     return a > 0 && b > 0 ? fmax(fmin(a, b), fmin(fmax(a, b), x)) : x;
 }
 
-/* Add this chunk. */
-static void add_chunk(struct estimate *e) {
+static void find_losses(struct estimate *e) {
     const double of_k = 1.4; /* errors of K change the weights of all rows in common */
     for (int group = 0; group < e->loss->n_group; group++)
         for (int side = 0; side < 2; side++) {
-            double cost = smooth_cost(e, e->loss->group[group].layer) / (double)e->prompts->n_chunk;
-            for (int i = 0; i < LK_TUNE_N_RECENT; i++)
-                e->kl[group][side][i] +=
-                    cost * (side == LK_K ? of_k : 1) * e->power[group][side][i];
+            double cost = layer_cost(e, e->loss->group[group].layer) / (double)e->prompts->n_chunk;
+            const double *power = e->power[group][side];
+            for (int i = 0; i < e->n_loss; i++)
+                e->kl[group][side][i] =
+                    cost * (side == LK_K           ? of_k * power[i]
+                            : i < LK_TUNE_N_RECENT ? power[i]
+                                                   : power[0] * error_of(e, i) * error_of(e, i));
         }
 }
 
@@ -427,19 +492,19 @@ static lk_status estimate_chunk(struct estimate *e, lk_err *err) {
     status = evaluate_exact(e, err);
     if (!status) status = measure_outputs(e, err);
     if (!status) status = lk_prompts_predict(e->prompts, e->chunk, err);
-    if (!status) status = measure_anchors(e, err);
-    if (!status) add_chunk(e);
-    return status;
+    return status ? status : measure_anchors(e, err);
 }
 
 static lk_status estimate_all(struct estimate *e, lk_err *err) {
     struct lk_prompts *h = e->prompts;
+    uint64_t n_anchor = 0;
+    for (int layer = 0; layer < e->loss->n_layer; layer += count_layers(e, layer)) n_anchor++;
     h->done = 0;
-    h->total = h->n_chunk *
-               (h->n_prompt + 2 * h->n_query + (uint64_t)e->loss->n_layer * e->prompts->n_query);
+    h->total = h->n_chunk * (h->n_prompt + (2 + n_anchor) * h->n_query);
     lk_status status = alloc_arrays(e, err);
     for (e->chunk = 0; !status && e->chunk < h->n_chunk; e->chunk++)
         status = estimate_chunk(e, err);
+    if (!status) find_losses(e);
     free_arrays(e);
     return status;
 }
@@ -450,7 +515,7 @@ static bool find_estimate(struct estimate *e, uint64_t id) {
     bool found = true;
     for (int group = 0; found && group < e->loss->n_group; group++)
         for (int side = 0; side < 2; side++)
-            for (int i = 0; found && i < LK_TUNE_N_RECENT; i++) {
+            for (int i = 0; found && i < e->n_loss; i++) {
                 const char *recipe = print_recipe(e, &e->loss->group[group], side, i, &text);
                 const lk_compare_result *r =
                     recipe ? lk_tune_log_find(e->m->log, id, recipe) : NULL;
@@ -466,7 +531,7 @@ static lk_status log_estimate(struct estimate *e, uint64_t id, lk_err *err) {
     lk_status status = LK_OK;
     for (int group = 0; group < e->loss->n_group; group++)
         for (int side = 0; side < 2; side++)
-            for (int i = 0; !status && i < LK_TUNE_N_RECENT; i++)
+            for (int i = 0; !status && i < e->n_loss; i++)
                 status = add_to_log(e, id, print_recipe(e, &e->loss->group[group], side, i, &text),
                                     e->kl[group][side][i], 1, err);
     lk_buf_free(&text);
@@ -476,14 +541,17 @@ static lk_status log_estimate(struct estimate *e, uint64_t id, lk_err *err) {
 lk_status lk_estimate_groups(struct lk_tune *t, lk_err *err) {
     struct lk_tune_model *loss = &t->loss;
     struct lk_measure measure = lk_tune_measure_of(t);
-    size_t bytes = (size_t)loss->n_group * sizeof(double[2][LK_TUNE_N_RECENT]);
-    struct estimate e = {.m = &measure, .loss = loss, .prompts = t->prompts, .bits = t->bits[0]};
-    uint64_t id = lk_fnv1a(t->probes.id, &e.bits, sizeof e.bits);
+    size_t bytes = (size_t)loss->n_group * sizeof *(struct estimate){0}.kl;
+    struct estimate e = {.m = &measure, .loss = loss, .prompts = t->prompts};
+    size_t n_bits = 0;
+    for (int i = 0; i < LK_TUNE_N_BITS && n_bits < sizeof e.bits; i++)
+        if (lk_tune_bits_at[i] >= t->bits[0]) e.bits[n_bits++] = lk_tune_bits_at[i];
+    e.n_loss = LK_TUNE_N_RECENT - 1 + (int)n_bits;
+    uint64_t id = lk_fnv1a(t->probes.id, e.bits, sizeof e.bits);
     lk_status status = LK_OK;
     e.kl = lk_alloc(&t->ledger, LK_FOR_OTHER, bytes);
     if (!e.kl) return lk_fail(err, LK_E_NOMEM, "no memory for %d head groups", loss->n_group);
     if (!find_estimate(&e, id)) {
-        memset(e.kl, 0, bytes);
         status = estimate_all(&e, err);
         if (!status) status = log_estimate(&e, id, err);
     }
@@ -491,11 +559,12 @@ lk_status lk_estimate_groups(struct lk_tune *t, lk_err *err) {
         double probe[2][LK_TUNE_MAX_PROBE];
         for (int side = 0; side < 2; side++) {
             const double *kl = e.kl[group][side];
-            probe[side][0] = kl[0];
+            for (size_t i = 0; i < n_bits; i++)
+                probe[side][i] = kl[i ? LK_TUNE_N_RECENT - 1 + i : 0];
             for (int i = 1; i < LK_TUNE_N_RECENT; i++)
                 loss->share[group][side][i] = lk_tune_share(kl[0], kl[i], i);
         }
-        lk_tune_fill_kl(loss->kl[group], t->bits, 1, probe, loss->trellis);
+        lk_tune_fill_kl(loss->kl[group], e.bits, n_bits, probe, loss->trellis);
     }
     lk_release(&t->ledger, LK_FOR_OTHER, e.kl, bytes);
     return status;

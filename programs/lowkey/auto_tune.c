@@ -15,9 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 2048, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
+/* Chunks of the text: several short ones, since the loss depends on what the text is about. */
+enum { CHUNK = 512, N_CHUNK = 4, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
 
-extern const char lk_tuning_text[]; /* ARCHITECTURE.md: plain prose */
+extern const char lk_tuning_text[]; /* tuning.txt: passages of several kinds */
 extern const size_t lk_tuning_text_len;
 
 /* Everything that one tuning run needs. */
@@ -82,13 +83,15 @@ static int start_tuning(struct auto_tune *a, lk_model *model, const struct token
     a->opts = (lk_tune_opts){.estimate = true,
                              .n_ctx = n_ctx,
                              .chunk = (int32_t)(a->text.n < CHUNK ? a->text.n : CHUNK),
-                             .n_chunk = 1,
+                             .n_chunk = N_CHUNK,
                              .n_round = -1,
                              .max_bytes = MEASURE_BYTES,
                              .fast = is_trellis_slow(model),
                              .state = a->state,
                              .progress = progress,
                              .user = user};
+    size_t n_have = a->text.n / CHUNK;
+    if (n_have < N_CHUNK) a->opts.n_chunk = n_have ? (int32_t)n_have : 1;
     return status;
 }
 
@@ -120,7 +123,7 @@ static int write_recipe(const struct auto_tune *a, const char *path, const lk_re
         return print_lk_error(&err);
     }
     fprintf(f.file, "# lowkey %s: tuned for %s on %d tokens\n%s", lk_version(), name,
-            (int)a->opts.chunk, comment);
+            (int)(a->opts.n_chunk * a->opts.chunk), comment);
     for (const char *at = lk_recipe_text(recipe); *at;) {
         size_t len = strcspn(at, ";");
         fprintf(f.file, "%.*s\n", (int)len, at);
@@ -229,7 +232,7 @@ int auto_recipe_open(const struct auto_args *args, const struct model_args *of, 
 static bool fits_memory(const lk_model *model) {
     enum { REST = 512 << 20, CACHES = 6 };
     lk_model_info info = lk_model_get_info(model);
-    lk_session_opts opts = {.n_ctx = CHUNK};
+    lk_session_opts opts = {.n_ctx = CHUNK * N_CHUNK};
     lk_recipe *f16 = NULL;
     lk_plan plan = {0};
     lk_err err = {0};

@@ -78,14 +78,14 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "instead "
               "of estimating from one prefill: takes minutes to hours",
               OPT_FLAG, &a->thorough},
-             {0, "chunk", "N", "tokens of a chunk (default 2048; with --thorough 1024)", OPT_INT,
+             {0, "chunk", "N", "tokens of a chunk (default 512; with --thorough 1024)", OPT_INT,
               &a->chunk, 4, MAX_TOKENS},
              {0, "chunks", "N",
-              "number of chunks to tune on, spread over the texts (default: one of each text; with "
-              "--thorough 2)",
+              "number of chunks to tune on, spread over the texts (default: one of each text, at "
+              "least 4; with --thorough 2)",
               OPT_INT, &a->chunks, 1, 1 << 20},
              {0, "score", "N",
-              "predictions to score at the end of a chunk (default 64; with --thorough its second "
+              "predictions to score at the end of a chunk (default 16; with --thorough its second "
               "half); the tokens before them are prefilled once for many recipes",
               OPT_INT, &a->score, 1, MAX_TOKENS},
              {0, "check-text", "FILE",
@@ -529,8 +529,8 @@ static int run(struct tune_args *a, const char *command_line) {
 }
 
 static void set_defaults(struct tune_args *a) {
-    if (!a->chunk) a->chunk = a->thorough ? 1024 : 2048;
-    if (!a->chunks) a->chunks = a->thorough || !a->text.n ? 2 : (int64_t)a->text.n;
+    if (!a->chunk) a->chunk = a->thorough ? 1024 : 512;
+    if (!a->chunks) a->chunks = a->thorough ? 2 : a->text.n > 4 ? (int64_t)a->text.n : 4;
     if (a->rounds < 0) a->rounds = a->thorough ? 2 : 0;
     if (!a->check_chunks) a->check_chunks = 4;
     if (a->kv.n == 0)
