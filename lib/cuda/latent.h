@@ -160,7 +160,7 @@ WF void latent_v_warp(const struct lk_device_latent_launch &a, const latent_work
             bulk(tiles, next, bytes, bar.v_full + 8 * stage, 0, 4);
         }
     }
-    /* Sums take the place of up, which is no longer read: the last scores are there. */
+    /* The sums reuse the shared memory of `up`: the last scores have been computed. */
     S offsets = shared + sh::COLS * sh::SUM;
     latent_put_columns<sh>(shared, offsets, warp, x);
     barrier_arrive(bar.v_sync);

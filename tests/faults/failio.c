@@ -183,5 +183,5 @@ __attribute__((constructor)) static void start(void) {
     state.counts = shared;
     if (failure) read_failure(failure);
     if (sigaction(SIGSYS, &action, NULL) != 0 || !install_filter())
-        atomic_store(&state.counts->failed, UINT64_MAX); /* there is no seccomp */
+        atomic_store(&state.counts->failed, UINT64_MAX); /* seccomp is not available */
 }
