@@ -8,6 +8,7 @@ runs lm-eval's command line. Programs import this module before lm_eval.simple_e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,8 +42,8 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
     step          tokens per evaluation of "steps", and of rolling log-likelihoods
     split_prompts honor `prompt_ends_before` (below). False: a context is one prompt, as for the server
     keep_spaces   spaces at the end of a context stay there, if they are tokens. lm-eval moves them to the choices
-    reuse_prefix  keep the prefix that a context shares with the one before, such as few-shot
-                  examples: faster, but what follows it is read through the compressed cache
+    reuse_prefix  keep the prefix that contexts share, such as few-shot examples: faster, but what
+                  follows it is read through the compressed cache
     max_gen_toks  maximum length of an answer, unless a task says otherwise
 
     A document of a task may have a field `prompt_ends_before`: with context "prompt", only what precedes the last
@@ -201,13 +202,17 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         results = []
-        for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
+        encoded = [self.tok_encode(request.args[0]) for request in requests]
+        shared = self._hold_prefix(encoded)
+        for request, tokens in zip(tqdm(requests, desc="generate_until", disable=disable_tqdm), encoded):
             context, options = request.args
             until = options.get("until") or []
             until = [until] if isinstance(until, str) else list(until)
             max_tokens = int(options.get("max_gen_toks", self.max_gen_toks))
             room = max(1, self.max_length - max_tokens)
-            tokens = self.tok_encode(context)[-room:]
+            tokens = tokens[-room:]
+            if shared and tokens[: len(shared)] == shared:
+                self.session.copy_from(self.saved)
             self._read(tokens, self._n_prompt(context, tokens, self._prompt_end(request)))
             temperature = float(options.get("temperature") or 0.0)
             if not options.get("do_sample", temperature > 0):
@@ -269,6 +274,14 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             rest = context[n_prompt:] if n_prompt is not None else []
             for at in range(0, len(rest), EVAL_MAX):
                 self.session.eval(rest[at : at + EVAL_MAX])
+
+    def _hold_prefix(self, contexts: list[list[int]]) -> list[int]:
+        """Prefill what all contexts begin with into `saved`, with reuse_prefix. Returns these tokens."""
+        shared = os.path.commonprefix(contexts) if self.reuse_prefix and self.context == "prompt" else []
+        shared = shared[: min(map(len, contexts), default=0) - 1]  # a context's last token is evaluated for its logits
+        if shared:
+            self.saved.sync(shared)
+        return shared
 
     def _prefill(self, context: list[int]) -> None:
         if not self.reuse_prefix:
