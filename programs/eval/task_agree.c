@@ -18,7 +18,8 @@ enum {
 
 struct agree_task {
     int32_t *tok; /* the whole text; its BOS token, if any, starts every prompt */
-    size_t n_tok, n_bos, n_prompt, n_generate, n_item;
+    size_t n_tok, n_bos, n_prompt, n_item;
+    size_t n_generate, n_least; /* tokens of a continuation, at most and at least */
 };
 
 static void close_agree(void *state) {
@@ -32,6 +33,7 @@ static lk_status open_agree(const struct lk_task_env *env, struct lk_open_task *
     if (status) return status;
     size_t n_ctx = lk_task_n_ctx(env, CTX, CTX_QUICK);
     size_t n_generate = env->opts->quick ? GENERATE_QUICK : GENERATE;
+    if (n_generate < env->opts->min_answer) n_generate = env->opts->min_answer;
     if (n_ctx < 2 * n_generate)
         return lk_fail(err, LK_E_ARG,
                        "agree: a context of %zu tokens has no room for %zu generated ones; give at "
@@ -49,6 +51,7 @@ static lk_status open_agree(const struct lk_task_env *env, struct lk_open_task *
         return status;
     }
     a->n_generate = n_generate;
+    a->n_least = env->opts->min_answer;
     a->n_prompt = n_ctx - n_generate;
     a->n_item = lk_task_limit(env, a->n_tok / n_ctx, ITEMS, ITEMS_QUICK);
     *out = (struct lk_open_task){a, a->n_item, (int32_t)n_ctx};
@@ -110,7 +113,7 @@ static lk_status run_agree(void *state, size_t i, struct lk_backend *backend, co
     size_t n = 0;
     (void)i;
     if (!out) return lk_fail(err, LK_E_NOMEM, "no memory for an answer");
-    lk_status status = lk_backend_generate(backend, 0, a->n_generate, NULL, out, &n, err);
+    lk_status status = lk_backend_generate(backend, a->n_least, a->n_generate, NULL, out, &n, err);
     json_t *tokens = json_array();
     for (size_t t = 0; !status && t < n; t++) json_array_append_new(tokens, json_integer(out[t]));
     char *text = status ? NULL : lk_task_detokenize(backend->model, out, n);
