@@ -1,4 +1,4 @@
-"""Installs each package on bare Debian systems and lets it continue a text."""
+"""Installs each package on bare systems of Debian and Ubuntu and lets it continue a text."""
 import glob
 import json
 import os
@@ -26,7 +26,9 @@ def bare_system(suite, machine):
         say(f"making a bare system of {suite} for {machine.name}")
         shutil.rmtree(root, ignore_errors=True)
         kind = ["--foreign", f"--arch={machine.debian}"] if machine.cross else ["--include=python3-venv"]
-        run("debootstrap", "--variant=minbase", *kind, f"--keyring={KEYRING}", suite, root, mirror_of_system())
+        # For Ubuntu debootstrap has a mirror and a keyring. universe has python3-venv.
+        source = [f"--keyring={KEYRING}", suite, root, mirror_of_system()] if suite in SUITES else ["--components=main,universe", suite, root]
+        run("debootstrap", "--variant=minbase", *kind, *source)
         write(f"{root}/done", "")
     return root
 
@@ -54,6 +56,9 @@ def check(suites):
     if os.geteuid() or not shutil.which("debootstrap"):
         print("package: skipped: --check needs root and debootstrap")
         return
+    for suite in suites:
+        if not os.path.exists(f"/usr/share/debootstrap/scripts/{suite}"):
+            die(f"debootstrap does not know {suite}")
     run("sha256sum", "-c", "SHA256SUMS", cwd=DIST)
     model = run(f"{TOP}/scripts/fetch-model", "smollm2", output=True).strip()
     text = exact = None

@@ -99,7 +99,8 @@ def say(text):
 
 def run(*command, output=False, **options):
     """Run a command. Its output goes to package.log, or is returned."""
-    environment = {**os.environ, **options.pop("env", {})}
+    # Without a base directory, for which ccache would write relative paths that -ffile-prefix-map does not know.
+    environment = {**os.environ, "CCACHE_BASEDIR": "", **options.pop("env", {})}
     with open(f"{WORK}/package.log", "a", encoding="utf-8") as log:
         log.write(f"\n+ {' '.join(command)}\n")
         log.flush()
