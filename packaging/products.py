@@ -74,7 +74,7 @@ def make_deb(machine, version, when):
     size = sum(os.lstat(f"{folder}/{name}").st_size for folder, _, names in os.walk(root) for name in names) // 1024
     write(f"{root}/DEBIAN/control", f"Package: lowkey\nVersion: {version}\nArchitecture: {machine.debian}\nSection: science\nPriority: optional\n"
           f"Maintainer: The lowkey authors <lowkey@localhost>\nInstalled-Size: {size}\nDepends: libc6 (>= {GLIBC[0]}.{GLIBC[1]})\n"
-          "Suggests: python3-pip\nDescription: LLM inference whose key-value cache stays compressed\n"
+          "Suggests: python3-pip, unzip\nDescription: LLM inference whose key-value cache stays compressed\n"
           " A chat, an OpenAI-compatible server with a web page, a command line and a C library\n"
           " that run GGUF models on the CPU. The cache of keys and values takes a fifth of the\n"
           " memory of an f16 cache, or less.\n")

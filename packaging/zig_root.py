@@ -2,9 +2,9 @@
 
 usage: python3 packaging/zig_root.py TARGET FOLDER      TARGET: windows-x86_64 or macos-aarch64
 
-scripts/cross calls it. The exit status is 77 if pip cannot install zig. FOLDER/bin has cc, c++, ar, ranlib and rc; FOLDER/lib, FOLDER/include and FOLDER/pkgconfig the
-libraries jansson, libmicrohttpd and cmocka and the header of xxhash. zig is the package ziglang, which has the headers of both
-systems, and libc++; it is kept in $LOWKEY_CACHE.
+scripts/cross calls it. The exit status is 77 if pip cannot install zig. FOLDER/bin has the compilers clang and clang++, and ar,
+ranlib, rc and windres; FOLDER/lib, FOLDER/include and FOLDER/pkgconfig the libraries jansson, libmicrohttpd and cmocka and the
+header of xxhash. zig is the package ziglang, which has the headers of both systems, and libc++; it is kept in $LOWKEY_CACHE.
 """
 import os
 import shutil

@@ -224,7 +224,6 @@ bool lk_os_locale_is_utf8(void);
 /* ---- texts: functions of glibc that other C libraries lack ---- */
 
 void *lk_os_memmem(const void *in, size_t len, const void *what, size_t n);
-void *lk_os_memrchr(const void *in, int byte, size_t len);
 char *lk_os_strcasestr(const char *in, const char *what);
 
 /* As getline: *line is reallocated and may be NULL at first. -1 at the end. */

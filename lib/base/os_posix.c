@@ -476,17 +476,6 @@ void *lk_os_memmem(const void *in, size_t len, const void *what, size_t n) {
     return memmem(in, len, what, n);
 }
 
-void *lk_os_memrchr(const void *in, int byte, size_t len) {
-#ifdef __APPLE__
-    const unsigned char *at = in;
-    while (len-- > 0)
-        if (at[len] == (unsigned char)byte) return (void *)&at[len];
-    return NULL;
-#else
-    return memrchr(in, byte, len);
-#endif
-}
-
 char *lk_os_strcasestr(const char *in, const char *what) { return strcasestr(in, what); }
 
 ptrdiff_t lk_os_getline(char **line, size_t *cap, FILE *file) { return getline(line, cap, file); }

@@ -471,13 +471,6 @@ void *lk_os_memmem(const void *in, size_t len, const void *what, size_t n) {
     return NULL;
 }
 
-void *lk_os_memrchr(const void *in, int byte, size_t len) {
-    const unsigned char *at = in;
-    while (len-- > 0)
-        if (at[len] == (unsigned char)byte) return (void *)&at[len];
-    return NULL;
-}
-
 char *lk_os_strcasestr(const char *in, const char *what) {
     size_t n = strlen(what);
     for (; *in; in++)

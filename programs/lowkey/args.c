@@ -339,8 +339,8 @@ void print_overview(const struct command *command, size_t n) {
           "  LOWKEY_HISTORY  file for what is typed in chat (default\n"
           "                  ~/.local/state/lowkey/history); empty: none\n"
           "  NO_COLOR        no colors, if not empty\n"
-          "\nExit status: 0: success; 1: bad input or a failure, after one line on stderr; 130:\n"
-          "interrupted. Numbers may end in k (times 1024) or m.\n",
+          "\nExit status: 0: success; 1: bad input or a failure, after one line on stderr;\n"
+          "130: interrupted. Numbers may end in k (times 1024) or m.\n",
           stdout);
 }
 

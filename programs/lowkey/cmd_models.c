@@ -63,7 +63,8 @@ int cmd_models(const struct command *command, int argc, char **argv) {
     int read = args_read(command, groups, sizeof groups / sizeof groups[0], argc, argv, NULL);
     if (read != ARGS_RUN) return read;
     struct model_list *models = model_list_make();
-    struct table table = table_new("lrlrrll");
+    struct table table = table_new("lrLRRll");
+    table.min_first = 48; /* names are there to be copied */
     json_t *list = json_array();
     int status = STATUS_OK;
     if (models->n) table_titles(&table, "model|size|family|parameters|context|from|runs");
@@ -79,7 +80,7 @@ int cmd_models(const struct command *command, int argc, char **argv) {
         table_print(&table, stdout, true);
     else
         printf("no models in the folders of lowkey, Hugging Face, LM Studio, llama.cpp and ollama; "
-               "'lowkey chat' downloads one\n");
+               "'lowkey pull' downloads one\n");
     json_decref(list);
     model_list_free(models);
     return status;

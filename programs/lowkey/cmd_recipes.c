@@ -68,10 +68,10 @@ static int list_presets(void) {
         print_wrapped(stdout, how, NAME_COLUMN, NAME_COLUMN, width);
         free(how);
     }
-    printf("\n%sTuned for one model%s: 'auto' (the default of run, chat and serve), 'auto-3' and "
-           "'auto-2' are what\n'lowkey tune -m MODEL' found in the sizes of best-4, best-3 and "
-           "best-2, "
-           "else these presets, else best-N.\n",
+    printf("\n%sTuned for one model%s\n"
+           "'auto' (the default of run, chat and serve), 'auto-3' and 'auto-2' are what\n"
+           "'lowkey tune -m MODEL' found in the sizes of best-4, best-3 and best-2, else\n"
+           "these presets, else best-N.\n",
            bold, plain);
     for (size_t i = 0; lk_recipe_tuned(i, &p); i++) {
         printf("  %s%s%s%*s", bold, p.name, plain, (int)(TUNED_COLUMN - strlen(p.name)), "");
@@ -85,15 +85,15 @@ static int list_presets(void) {
           "  sink N(shift)       positions are counted among the tokens that are held\n"
           "  body                all other tokens; 'body: none' drops them; 'all' if alone\n"
           "  keep N by POLICY    in place of body: N tokens that h2o, h2o(mean), tova,\n"
-          "                      tova(apart), random or newest chooses; N%: of the tokens so\n"
-          "                      far; N% of context: of the model's context\n"
+          "                      tova(apart), random or newest chooses; N%: of the tokens\n"
+          "                      so far; N% of context: of the model's context\n"
           "  recent N, window N  the newest N tokens; also N%\n"
           "  residual N          KIVI's buffer: K grows to N tokens and is emptied at once\n"
           "Parts that change levels\n"
-          "  layers LIST         other codecs for the body in some layers, another 'keep N by\n"
-          "                      POLICY', or 'none'; 'layers LIST recent': for that level\n"
+          "  layers LIST         other codecs for the body in some layers, another 'keep N\n"
+          "                      by POLICY', or 'none'; 'layers LIST recent': that level\n"
           "  heads LIST          other bits for some KV heads; 'layers LIST heads LIST'\n"
-          "  absorb less         evicted tokens are summed up in a state ('lowkey train less')\n"
+          "  absorb less         evicted tokens are summed up in a state ('train less')\n"
           "  eager               rows are projected and encoded before any query attends\n"
           "  read N%             decoding reads the N% of tiles that promise most attention\n"
           "Codecs\n"
@@ -102,7 +102,7 @@ static int list_presets(void) {
           "  rot1 to rot8 (mean, nomean, sigma, nosigma, lloyd, uniform, trellis);\n"
           "  of other projects: hqq2 to hqq4 (g32, g64, g128), kvquant2 to kvquant4,\n"
           "  kvarn2 to kvarn8, oscar2 to oscar4 (clip96), nf4;\n"
-          "  with a sidecar: latent, latent50%, latent50%+CODEC; for K also latent50%(pre)\n",
+          "  with a sidecar: latent, latent50%, latent50%+CODEC; for K latent50%(pre), too\n",
           stdout);
     return STATUS_OK;
 }

@@ -335,7 +335,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.max_bytes = (uint64_t)a->cache_limit << 20; /* 0: set when the model is open */
     o.queue_s = a->queue_s;
     o.time_s = a->time_s;
-    o.load_s = a->load_s;
+    if (a->load_s >= 0) o.load_s = a->load_s;
     o.slice_s = 1e-3 * a->slice_ms;
     o.session_dir = a->session_dir;
     o.store_bytes = (uint64_t)a->store_limit << 20;
@@ -449,7 +449,7 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .request_memory = 256,
                            .store_limit = 4096,
                            .queue_s = 60,
-                           .load_s = 300,
+                           .load_s = -1,
                            .time_s = 600,
                            .slice_ms = 50};
     struct serve s = {0};
@@ -468,7 +468,13 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
         bool several = serve_models_are_several(&a);
         struct lk_server_opts o = server_opts(&a, &s);
         if (!several && a.file.n) a.model.model = a.file.item[0];
-        status = several ? serve_models_find(&a, &s.several, &o) : serve_model_open(&a, &s.one, &o);
+        if (several)
+            status = serve_models_find(&a, &s.several, &o);
+        else if (a.max_memory || a.load_s >= 0)
+            status = print_error("--max-memory and --load-time are for several models; "
+                                 "--cache-limit limits the caches of one");
+        else
+            status = serve_model_open(&a, &s.one, &o);
         if (!status) status = reserve_descriptors(&o.n_connection);
         if (!status) status = serve_until_signal(&o, &s.notify, a.sandbox);
     }

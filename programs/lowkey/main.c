@@ -22,7 +22,7 @@ static const struct command commands[] = {
     {.name = "chat",
      .summary = "Chat with a model in the terminal.",
      .operands = "",
-     .operand_hint = "messages are typed, or piped in",
+     .operand_hint = "messages are typed, or piped in; a model is given with -m",
      .description =
          "Answers messages that are typed or piped in. Without -m, a small model is used; the "
          "first "
@@ -52,6 +52,7 @@ static const struct command commands[] = {
     {.name = "serve",
      .summary = "Serve models over HTTP: OpenAI-compatible API and a chat page.",
      .operands = "",
+     .operand_hint = "a model is given with -m",
      .description = "Serves one model, or several that are loaded when requests name them, until "
                     "Ctrl-C or SIGTERM. The chat page is at /. Messages never become control "
                     "tokens. See docs/serving.md.",
@@ -78,15 +79,17 @@ static const struct command commands[] = {
      .summary = "Download one of a few small models.",
      .operands = "[NAME]",
      .description = "Downloads a model to ~/.cache/lowkey/models, checks it, and prints its path. "
-                    "Without a name, lists the models, their sizes and licenses. Any other GGUF "
-                    "file is given with -m.",
+                    "Without a name, lists the models, their sizes and licenses. -m takes the same "
+                    "name afterwards, or the path of any other GGUF file.",
      .examples = "  lowkey pull\n"
-                 "  lowkey pull smollm2\n",
+                 "  lowkey pull smollm2\n"
+                 "  lowkey chat -m smollm2\n",
      .run = cmd_pull},
 
     {.name = "info",
      .summary = "Show properties of a model and of this machine.",
      .operands = "",
+     .operand_hint = "a model is given with -m",
      .description = "Shows the shape and the sizes of a model, the recipes tuned for it, which "
                     "attention kernels are used, and which CPU features faster ones would need.",
      .examples = "  lowkey info -m model.gguf\n"
@@ -282,7 +285,8 @@ static int cmd_help(int argc, char **argv) {
     }
     const struct command *command = find_command(argv[2]);
     if (!command) return print_unknown_command(argv[2]);
-    if (argc > 3) return print_error("'lowkey help' explains one command at a time");
+    if (argc > 3)
+        return print_error("'lowkey help' explains one command; '%s' is another operand", argv[3]);
     char option[] = "--help";
     char *command_argv[] = {argv[2], option, NULL};
     return command->run(command, 2, command_argv);

@@ -246,7 +246,8 @@ int model_list_find(const char *name, char **path) {
     else
         status =
             print_error("model: cannot open %s: No such file or directory, and no model has this "
-                        "name%s%s%s; 'lowkey models' lists what is on this machine",
+                        "name%s%s%s; 'lowkey models' lists what is on this machine, 'lowkey pull' "
+                        "what it can download",
                         name, closest.name ? " (did you mean '" : "",
                         closest.name ? closest.name : "", closest.name ? "'?)" : "");
     lk_buf_free(&several);

@@ -13,7 +13,7 @@ enum { GAP = 2 }; /* columns between two columns */
 #define PLAIN "\x1b[0m"
 
 struct table table_new(const char *align) {
-    struct table table = {.n_column = strlen(align)};
+    struct table table = {.n_column = strlen(align), .min_first = 24};
     for (size_t i = 0; i < table.n_column; i++) {
         table.optional[i] = align[i] == 'L' || align[i] == 'R';
         table.align[i] = align[i] == 'l' || align[i] == 'L' ? 'l' : 'r';
@@ -77,11 +77,10 @@ static size_t total_width(const struct layout *layout, size_t n_column) {
 
 /* Make the table fit `max` columns. False if that is impossible. */
 static bool fit_layout(const struct table *table, struct layout *layout, size_t max) {
-    enum { MIN_FIRST_WIDTH = 24 };
     size_t *width = layout->width;
     for (size_t i = table->n_column;; i--) {
         size_t total = total_width(layout, table->n_column);
-        size_t spare = width[0] > MIN_FIRST_WIDTH ? width[0] - MIN_FIRST_WIDTH : 0;
+        size_t spare = width[0] > table->min_first ? width[0] - table->min_first : 0;
         if (total <= max + spare) {
             if (total > max) width[0] -= total - max;
             return true;

@@ -9,6 +9,7 @@ enum { MAX_TABLE_COLUMNS = 14 };
 
 struct table {
     size_t n_column, n_cell;
+    size_t min_first;                 /* the first column is not made narrower (default 24) */
     char align[MAX_TABLE_COLUMNS];    /* 'l' or 'r' */
     bool optional[MAX_TABLE_COLUMNS]; /* may be left out */
     char **cell;                      /* [n_cell] row by row */

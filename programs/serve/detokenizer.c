@@ -1,7 +1,4 @@
 /* Incremental detokenizer: UTF-8 across token boundaries, and stop strings. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* memmem */
-#endif
 #include "serve/detokenizer.h"
 
 #include "base/os.h"

@@ -1,8 +1,5 @@
 /* The fields that all completion endpoints share, sampling parameters, tokenization of the prompts,
  * and where later prompts will probably differ. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* memmem, memrchr */
-#endif
 #include "serve/request.h"
 
 #include "base/os.h"
@@ -212,8 +209,10 @@ static void find_prompt_marks(struct lk_prompt *p, const json_t *messages, const
     }
     p->n_mark = 0;
     if (!p->text) return;
-    if (user && find_content(p->text, user, &first, &last, &len))
-        add_mark(p, model, lk_os_memrchr(p->text, mark, (size_t)(last - p->text)));
+    if (user && find_content(p->text, user, &first, &last, &len)) {
+        while (last > p->text && *last != mark) last--;
+        add_mark(p, model, *last == mark ? last : NULL);
+    }
     if (!system || system == user || !find_content(p->text, system, &first, &last, &len)) return;
     const char *end = first + len, *rest = end + strspn(end, space);
     if (*rest == mark || *rest == 0) {

