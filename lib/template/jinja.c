@@ -46,24 +46,23 @@ static struct lk_jinja_text capture(struct lk_jinja_run *run, const struct lk_ji
     return (struct lk_jinja_text){at, n};
 }
 
-static struct lk_jinja_value call_macro(struct lk_jinja_run *run, const struct lk_jinja_node *macro,
+static struct lk_jinja_value call_macro(struct lk_jinja_run *run,
+                                        const struct lk_jinja_macro *macro,
                                         const struct lk_jinja_args *args) {
-    struct lk_jinja_scope scope, *outer = run->scope;
+    struct lk_jinja_scope *outer = run->scope;
     size_t i = 0;
     lk_jinja_enter(run->heap);
-    lk_jinja_scope_init(run, &scope, run->global);
-    for (const struct lk_jinja_node *p = macro->list; p; p = p->next, i++) {
+    run->scope = lk_jinja_scope_new(run, macro->scope);
+    for (const struct lk_jinja_node *p = macro->node->list; p; p = p->next, i++) {
         struct lk_jinja_value value = lk_jinja_undefined();
         if (i < args->n)
             value = args->at[i];
         else if (args->named)
             value = lk_jinja_get(run->heap, args->named, lk_jinja_string(p->name));
-        run->scope = &scope;
         if (value.kind == LK_JINJA_UNDEFINED && p->a) value = lk_jinja_eval(run, p->a);
-        lk_jinja_set(run->heap, scope.variables, lk_jinja_string(p->name), value);
+        lk_jinja_set(run->heap, run->scope->variables, lk_jinja_string(p->name), value);
     }
-    run->scope = &scope;
-    struct lk_jinja_value out = lk_jinja_string(capture(run, macro->b));
+    struct lk_jinja_value out = lk_jinja_string(capture(run, macro->node->b));
     run->scope = outer;
     lk_jinja_leave(run->heap);
     return out;
@@ -106,9 +105,8 @@ static struct lk_jinja_list *select_elements(struct lk_jinja_run *run,
                                              const struct lk_jinja_node *node,
                                              struct lk_jinja_list *list) {
     struct lk_jinja_value out = lk_jinja_list(run->heap, 0);
-    struct lk_jinja_scope scope, *outer = run->scope;
-    lk_jinja_scope_init(run, &scope, outer);
-    run->scope = &scope;
+    struct lk_jinja_scope *outer = run->scope;
+    run->scope = lk_jinja_scope_new(run, outer);
     for (size_t i = 0; i < list->n; i++) {
         struct lk_jinja_value value = list->at[i];
         assign_all(run, node->list, value);
@@ -125,35 +123,35 @@ static enum flow exec_for(struct lk_jinja_run *run, const struct lk_jinja_node *
     if (list->n == 0) return node->c ? exec_body(run, node->c) : FLOW_ON;
     /* The body may keep `loop` in an object that lives longer than this function's frame. */
     struct lk_jinja_loop *loop = lk_jinja_alloc(heap, sizeof *loop);
-    *loop = (struct lk_jinja_loop){.list = *list, .depth = ++run->n_loop};
+    *loop = (struct lk_jinja_loop){.list = *list};
     struct lk_jinja_scope *outer = run->scope;
     const struct lk_jinja_value loop_value = {.kind = LK_JINJA_LOOP, .loop = loop};
     for (size_t i = 0; i < loop->list.n; i++) {
         loop->index = i; /* stays that of the last round, as in Python */
         struct lk_jinja_mark mark = lk_jinja_mark(heap);
         uint64_t n_change = heap->n_change;
-        struct lk_jinja_scope scope;
         lk_jinja_work(heap, 1);
-        lk_jinja_scope_init(run, &scope, outer);
-        run->scope = &scope;
-        lk_jinja_set(heap, scope.variables, lk_jinja_string(run->loop_name), loop_value);
+        run->scope = lk_jinja_scope_new(run, outer);
+        lk_jinja_set(heap, run->scope->variables, lk_jinja_string(run->loop_name), loop_value);
         assign_all(run, node->list, loop->list.at[i]);
         enum flow flow = exec_body(run, node->b);
         run->scope = outer;
         if (heap->n_change == n_change) lk_jinja_release(heap, mark);
         if (flow == FLOW_BREAK) break;
     }
-    run->n_loop--;
     return FLOW_ON;
 }
 
 static struct lk_jinja_value filter_captured(struct lk_jinja_run *run,
                                              const struct lk_jinja_node *node) {
-    struct lk_jinja_value outer = run->captured;
+    struct lk_jinja_scope *outer = run->scope;
+    struct lk_jinja_value outer_text = run->captured;
+    run->scope = lk_jinja_scope_new(run, outer);
     struct lk_jinja_text text = capture(run, node->b);
+    run->scope = outer;
     run->captured = lk_jinja_string(text);
     struct lk_jinja_value out = lk_jinja_eval(run, node->a);
-    run->captured = outer;
+    run->captured = outer_text;
     return out;
 }
 
@@ -183,7 +181,9 @@ static enum flow exec_statement(struct lk_jinja_run *run, const struct lk_jinja_
         emit(run, lk_jinja_str(run->heap, filter_captured(run, node)));
         return FLOW_ON;
     case LK_NODE_MACRO: {
-        struct lk_jinja_value value = {.kind = LK_JINJA_MACRO, .macro = node};
+        struct lk_jinja_macro *macro = lk_jinja_alloc(run->heap, sizeof *macro);
+        *macro = (struct lk_jinja_macro){node, run->scope};
+        struct lk_jinja_value value = {.kind = LK_JINJA_MACRO, .macro = macro};
         lk_jinja_set(run->heap, run->scope->variables, lk_jinja_string(node->name), value);
         return FLOW_ON;
     }
@@ -246,7 +246,6 @@ lk_status lk_jinja_render(const struct lk_jinja *jinja, uint64_t n_input, lk_jin
     struct lk_jinja_heap heap;
     struct lk_jinja_run run = {.heap = &heap, .call_macro = call_macro};
     struct lk_jinja_run *volatile r = &run;
-    struct lk_jinja_scope global;
     lk_status status = LK_OK;
     lk_jinja_heap_init(&heap, lk_jinja_max_bytes(n_input), (2 << 20) + 16 * n_input);
     if (setjmp(heap.on_error)) {
@@ -256,9 +255,8 @@ lk_status lk_jinja_render(const struct lk_jinja *jinja, uint64_t n_input, lk_jin
         return status;
     }
     run.loop_name = lk_jinja_text_of(&heap, "loop", 4, LK_FROM_TEMPLATE);
-    lk_jinja_scope_init(&run, &global, NULL);
-    run.scope = run.global = &global;
-    setup(&heap, global.variables, user);
+    run.scope = lk_jinja_scope_new(&run, NULL);
+    setup(&heap, run.scope->variables, user);
     exec_body(&run, jinja->body);
     if (!run.out) emit(&run, lk_jinja_text_of(&heap, " ", 1, 0)), run.n_out = 0;
     lk_jinja_heap_free(&heap);

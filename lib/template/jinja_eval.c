@@ -9,9 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-void lk_jinja_scope_init(struct lk_jinja_run *run, struct lk_jinja_scope *scope,
-                         struct lk_jinja_scope *outer) {
+struct lk_jinja_scope *lk_jinja_scope_new(struct lk_jinja_run *run, struct lk_jinja_scope *outer) {
+    struct lk_jinja_scope *scope = lk_jinja_alloc(run->heap, sizeof *scope);
     *scope = (struct lk_jinja_scope){outer, lk_jinja_dict(run->heap, 0).dict};
+    return scope;
 }
 
 /* ---- names and members ---- */
@@ -38,8 +39,8 @@ static struct lk_jinja_value loop_attribute(struct lk_jinja_heap *heap,
     if (lk_jinja_is(name, "first")) return lk_jinja_bool(i == 0);
     if (lk_jinja_is(name, "last")) return lk_jinja_bool(i + 1 == n);
     if (lk_jinja_is(name, "length")) return lk_jinja_int((int64_t)n);
-    if (lk_jinja_is(name, "depth")) return lk_jinja_int(loop->depth);
-    if (lk_jinja_is(name, "depth0")) return lk_jinja_int(loop->depth - 1);
+    if (lk_jinja_is(name, "depth")) return lk_jinja_int(1); /* of calls of itself */
+    if (lk_jinja_is(name, "depth0")) return lk_jinja_int(0);
     if (lk_jinja_is(name, "previtem")) return i ? loop->list.at[i - 1] : lk_jinja_undefined();
     if (lk_jinja_is(name, "nextitem"))
         return i + 1 < n ? loop->list.at[i + 1] : lk_jinja_undefined();

@@ -12,18 +12,18 @@ struct lk_jinja_scope {
 /* A rendering. */
 struct lk_jinja_run {
     struct lk_jinja_heap *heap;
-    struct lk_jinja_scope *scope, *global;
+    struct lk_jinja_scope *scope;
     lk_jinja_char *out; /* [n_out] from the C library */
     size_t n_out, cap_out;
-    int n_loop;                     /* loops around */
     struct lk_jinja_text loop_name; /* "loop" */
     struct lk_jinja_value captured; /* of the block whose filters are evaluated */
-    struct lk_jinja_value (*call_macro)(struct lk_jinja_run *run, const struct lk_jinja_node *macro,
+    struct lk_jinja_value (*call_macro)(struct lk_jinja_run *run,
+                                        const struct lk_jinja_macro *macro,
                                         const struct lk_jinja_args *args);
 };
 
-void lk_jinja_scope_init(struct lk_jinja_run *run, struct lk_jinja_scope *scope,
-                         struct lk_jinja_scope *outer);
+/* A scope without variables, in the heap: a macro may keep it. */
+struct lk_jinja_scope *lk_jinja_scope_new(struct lk_jinja_run *run, struct lk_jinja_scope *outer);
 
 struct lk_jinja_value lk_jinja_eval(struct lk_jinja_run *run, const struct lk_jinja_node *node);
 

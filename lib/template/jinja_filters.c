@@ -4,6 +4,7 @@
 #include "template/jinja_print.h"
 #include "template/jinja_text_ops.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,8 @@ static struct lk_jinja_value f_lower(struct lk_jinja_heap *heap, const struct lk
 }
 
 static struct lk_jinja_value f_title(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
-    return lk_jinja_string(lk_jinja_to_case(heap, text_arg(heap, args, 0, NULL), LK_JINJA_TITLE));
+    return lk_jinja_string(
+        lk_jinja_to_case(heap, text_arg(heap, args, 0, NULL), LK_JINJA_TITLE_FILTER));
 }
 
 static struct lk_jinja_value f_capitalize(struct lk_jinja_heap *heap,
@@ -123,33 +125,44 @@ static struct lk_jinja_value f_tojson(struct lk_jinja_heap *heap,
 
 /* ---- filters of numbers ---- */
 
+/* The number that a value is or, as Python reads it, that its text holds; false: none. */
+static bool read_number(struct lk_jinja_heap *heap, struct lk_jinja_value a,
+                        struct lk_jinja_value *out) {
+    char digits[64] = "", *end;
+    *out = a;
+    if (a.kind != LK_JINJA_STRING) return lk_jinja_is_number(a);
+    struct lk_jinja_text text = lk_jinja_strip(heap, a.text, (struct lk_jinja_text){0}, true, true);
+    if (text.len == 0 || text.len >= sizeof digits) return false;
+    for (size_t i = 0; i < text.len; i++) digits[i] = lk_jinja_byte(text, i);
+    if (digits[strspn(digits, "0123456789+-.eE")]) return false; /* C also has 0x1p3 and nan(1) */
+    errno = 0;
+    *out = lk_jinja_int(strtoll(digits, &end, 10));
+    if (!*end && !errno) return true;
+    *out = (struct lk_jinja_value){.kind = LK_JINJA_FLOAT, .real = strtod(digits, &end)};
+    return !*end;
+}
+
 static struct lk_jinja_value f_int(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
-    struct lk_jinja_value a = args->at[0], otherwise = lk_jinja_arg(heap, args, 1, "default");
-    char digits[32] = "";
-    if (a.kind == LK_JINJA_STRING)
-        for (size_t i = 0; i < a.text.len && i + 1 < sizeof digits; i++)
-            digits[i] = lk_jinja_byte(a.text, i);
-    char *end = digits;
-    double real = a.kind == LK_JINJA_STRING ? strtod(digits, &end) : lk_jinja_real(a);
-    if (a.kind == LK_JINJA_INT) return a;
-    if (!(real > -9e18 && real < 9e18) || (a.kind == LK_JINJA_STRING && end == digits))
-        return otherwise.kind == LK_JINJA_UNDEFINED ? lk_jinja_int(0) : otherwise;
-    return lk_jinja_int((int64_t)real);
+    struct lk_jinja_value a, otherwise = lk_jinja_arg(heap, args, 1, "default");
+    double real = read_number(heap, args->at[0], &a) ? lk_jinja_real(a) : INFINITY;
+    if (a.kind == LK_JINJA_INT && isfinite(real)) return a;
+    if (real > -9e18 && real < 9e18) return lk_jinja_int((int64_t)real);
+    return otherwise.kind == LK_JINJA_UNDEFINED ? lk_jinja_int(0) : otherwise;
 }
 
 static struct lk_jinja_value f_float(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
-    struct lk_jinja_value a = args->at[0], out = {.kind = LK_JINJA_FLOAT};
-    char digits[32] = "";
-    (void)heap;
-    if (a.kind == LK_JINJA_STRING)
-        for (size_t i = 0; i < a.text.len && i + 1 < sizeof digits; i++)
-            digits[i] = lk_jinja_byte(a.text, i);
-    out.real = a.kind == LK_JINJA_STRING ? strtod(digits, NULL) : lk_jinja_real(a);
+    struct lk_jinja_value a, otherwise = lk_jinja_arg(heap, args, 1, "default"),
+                             out = {.kind = LK_JINJA_FLOAT};
+    if (read_number(heap, args->at[0], &a))
+        out.real = lk_jinja_real(a);
+    else if (otherwise.kind != LK_JINJA_UNDEFINED)
+        return otherwise;
     return out;
 }
 
 static struct lk_jinja_value f_abs(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
     struct lk_jinja_value a = args->at[0];
+    if (a.kind == LK_JINJA_BOOL) return lk_jinja_int(a.yes);
     if (a.kind == LK_JINJA_INT && a.integer > INT64_MIN)
         return lk_jinja_int(a.integer < 0 ? -a.integer : a.integer);
     if (a.kind != LK_JINJA_FLOAT) lk_jinja_fail(heap, LK_E_FORMAT, "'abs' needs a number");
@@ -262,14 +275,29 @@ static struct lk_jinja_value f_items(struct lk_jinja_heap *heap, const struct lk
     return out;
 }
 
+/* What an order looks at: of a text its lower case, unless the argument `i` asks for the text. */
+static struct lk_jinja_value order_key(struct lk_jinja_heap *heap, const struct lk_jinja_args *args,
+                                       size_t i, struct lk_jinja_value value) {
+    if (value.kind == LK_JINJA_STRING &&
+        !lk_jinja_truth(lk_jinja_arg(heap, args, i, "case_sensitive")))
+        value.text = lk_jinja_to_case(heap, value.text, LK_JINJA_LOWER);
+    return value;
+}
+
 static struct lk_jinja_value f_dictsort(struct lk_jinja_heap *heap,
                                         const struct lk_jinja_args *args) {
-    struct lk_jinja_value by = lk_jinja_arg(heap, args, 2, "by");
+    struct lk_jinja_value by = lk_jinja_arg(heap, args, 2, "by"), out = f_items(heap, args),
+                          keys = lk_jinja_list(heap, out.list->n);
+    bool reverse = lk_jinja_truth(lk_jinja_arg(heap, args, 3, "reverse"));
     if (args->at[0].kind != LK_JINJA_DICT)
         lk_jinja_fail(heap, LK_E_FORMAT, "'dictsort' needs a dict, not %s",
                       lk_jinja_kind_name(args->at[0]));
     bool by_value = by.kind == LK_JINJA_STRING && lk_jinja_is(by.text, "value");
-    return lk_jinja_sorted_items(heap, args->at[0].dict, by_value);
+    for (size_t i = 0; i < out.list->n; i++)
+        lk_jinja_push(heap, keys.list,
+                      order_key(heap, args, 1, out.list->at[i].list->at[by_value]));
+    lk_jinja_sort(heap, keys.list->at, out.list->at, out.list->n, reverse);
+    return out;
 }
 
 static struct lk_jinja_value f_sort(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
@@ -277,8 +305,11 @@ static struct lk_jinja_value f_sort(struct lk_jinja_heap *heap, const struct lk_
                           out = copy_list(heap, lk_jinja_elements(heap, args->at[0])),
                           keys = copy_list(heap, out.list);
     bool reverse = lk_jinja_truth(lk_jinja_arg(heap, args, 1, "reverse"));
-    for (size_t i = 0; is_given(attribute) && i < keys.list->n; i++)
-        keys.list->at[i] = attribute_of(heap, keys.list->at[i], attribute);
+    for (size_t i = 0; i < keys.list->n; i++) {
+        struct lk_jinja_value *key = &keys.list->at[i];
+        if (is_given(attribute)) *key = attribute_of(heap, *key, attribute);
+        *key = order_key(heap, args, 2, *key);
+    }
     lk_jinja_sort(heap, keys.list->at, out.list->at, out.list->n, reverse);
     return out;
 }
@@ -286,9 +317,13 @@ static struct lk_jinja_value f_sort(struct lk_jinja_heap *heap, const struct lk_
 static struct lk_jinja_value f_unique(struct lk_jinja_heap *heap,
                                       const struct lk_jinja_args *args) {
     struct lk_jinja_list *list = lk_jinja_elements(heap, args->at[0]);
-    struct lk_jinja_value out = lk_jinja_list(heap, 0);
-    for (size_t i = 0; i < list->n; i++)
-        if (!lk_jinja_contains(heap, out, list->at[i])) lk_jinja_push(heap, out.list, list->at[i]);
+    struct lk_jinja_value out = lk_jinja_list(heap, 0), keys = lk_jinja_list(heap, 0);
+    for (size_t i = 0; i < list->n; i++) {
+        struct lk_jinja_value key = order_key(heap, args, 1, list->at[i]);
+        if (lk_jinja_contains(heap, keys, key)) continue;
+        lk_jinja_push(heap, keys.list, key);
+        lk_jinja_push(heap, out.list, list->at[i]);
+    }
     return out;
 }
 
@@ -310,10 +345,15 @@ static struct lk_jinja_value f_sum(struct lk_jinja_heap *heap, const struct lk_j
 static struct lk_jinja_value extreme(struct lk_jinja_heap *heap, const struct lk_jinja_args *args,
                                      int sign) {
     struct lk_jinja_list *list = lk_jinja_elements(heap, args->at[0]);
-    struct lk_jinja_value out = list->n ? list->at[0] : lk_jinja_undefined();
+    struct lk_jinja_value out = list->n ? list->at[0] : lk_jinja_undefined(),
+                          best = order_key(heap, args, 1, out);
     lk_jinja_work(heap, list->n / 4);
-    for (size_t i = 1; i < list->n; i++)
-        if (sign * lk_jinja_compare(heap, list->at[i], out) > 0) out = list->at[i];
+    for (size_t i = 1; i < list->n; i++) {
+        struct lk_jinja_value key = order_key(heap, args, 1, list->at[i]);
+        if (sign * lk_jinja_compare(heap, key, best) <= 0) continue;
+        best = key;
+        out = list->at[i];
+    }
     return out;
 }
 

@@ -426,11 +426,11 @@ static struct lk_jinja_node *parse_subscript(struct parser *p, struct lk_jinja_n
         if (!is_operator(p, ":") && !is_operator(p, "]")) part[n] = parse_expression(p);
         if (!accept_operator(p, ":")) break;
     }
+    if (n == 0 && !part[0]) fail_here(p, "an index");
     expect_operator(p, "]");
     node = new_pair(p, n ? LK_NODE_SLICE : LK_NODE_ITEM, object, part[0]);
     node->c = part[1];
     node->d = part[2];
-    if (n == 0 && !part[0]) fail_here(p, "an index");
     return node;
 }
 

@@ -228,18 +228,23 @@ static void add_json_list(struct json_writer *w, const struct lk_jinja_list *lis
 }
 
 static void add_json_dict(struct json_writer *w, const struct lk_jinja_dict *dict) {
-    const struct lk_jinja_list *sorted =
-        w->style->sort ? lk_jinja_sorted_items(w->out.heap, dict, false).list : NULL;
+    struct lk_jinja_heap *heap = w->out.heap;
+    const bool sort = w->style->sort;
+    struct lk_jinja_list *keys = lk_jinja_list(heap, 0).list, *values = lk_jinja_list(heap, 0).list;
+    for (size_t i = 0; sort && i < dict->n; i++) {
+        lk_jinja_push(heap, keys, dict->at[i].key);
+        lk_jinja_push(heap, values, dict->at[i].value);
+    }
+    lk_jinja_sort(heap, keys->at, values->at, keys->n, false);
     lk_jinja_add_bytes(&w->out, "{", LK_FROM_DATA);
     w->level++;
     for (size_t i = 0; i < dict->n; i++) {
-        struct lk_jinja_value key = sorted ? sorted->at[i].list->at[0] : dict->at[i].key,
-                              value = sorted ? sorted->at[i].list->at[1] : dict->at[i].value;
         if (i) add_separator(w, w->style->comma, w->style->indent < 0 ? ", " : ",");
         new_line(w);
-        add_json_string(&w->out, lk_jinja_str(w->out.heap, key), w->style->ascii);
+        struct lk_jinja_value key = sort ? keys->at[i] : dict->at[i].key;
+        add_json_string(&w->out, lk_jinja_str(heap, key), w->style->ascii);
         add_separator(w, w->style->colon, ": ");
-        add_json(w, value);
+        add_json(w, sort ? values->at[i] : dict->at[i].value);
     }
     w->level--;
     if (dict->n) new_line(w);
@@ -291,19 +296,4 @@ void lk_jinja_sort(struct lk_jinja_heap *heap, struct lk_jinja_value *keys,
         merged[at] = (struct lk_jinja_item){keys[from], values[from]};
     }
     for (size_t at = 0; at < n; at++) keys[at] = merged[at].key, values[at] = merged[at].value;
-}
-
-struct lk_jinja_value lk_jinja_sorted_items(struct lk_jinja_heap *heap,
-                                            const struct lk_jinja_dict *dict, bool by_value) {
-    struct lk_jinja_value out = lk_jinja_list(heap, dict->n), keys = lk_jinja_list(heap, dict->n);
-    for (size_t i = 0; i < dict->n; i++) {
-        struct lk_jinja_value pair = lk_jinja_list(heap, 2);
-        lk_jinja_push(heap, pair.list, dict->at[i].key);
-        lk_jinja_push(heap, pair.list, dict->at[i].value);
-        pair.list->is_tuple = true;
-        lk_jinja_push(heap, out.list, pair);
-        lk_jinja_push(heap, keys.list, by_value ? dict->at[i].value : dict->at[i].key);
-    }
-    lk_jinja_sort(heap, keys.list->at, out.list->at, dict->n, false);
-    return out;
 }

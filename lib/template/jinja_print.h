@@ -30,10 +30,6 @@ struct lk_jinja_json_style {
 struct lk_jinja_text lk_jinja_json(struct lk_jinja_heap *heap, struct lk_jinja_value value,
                                    const struct lk_jinja_json_style *style);
 
-/* The items of a dict, sorted by key or by value; a list of tuples. */
-struct lk_jinja_value lk_jinja_sorted_items(struct lk_jinja_heap *heap,
-                                            const struct lk_jinja_dict *dict, bool by_value);
-
 /* Sort elements, without changing the order of equal ones. `keys`[n] decide. */
 void lk_jinja_sort(struct lk_jinja_heap *heap, struct lk_jinja_value *keys,
                    struct lk_jinja_value *values, size_t n, bool reverse);

@@ -72,7 +72,10 @@ struct lk_jinja_text lk_jinja_to_case(struct lk_jinja_heap *heap, struct lk_jinj
         bool make_upper = which == LK_JINJA_UPPER || (which != LK_JINJA_LOWER && at_start);
         at[i] = text.at[i];
         if ((lower && make_upper) || (upper && !make_upper)) at[i] ^= 'a' ^ 'A';
-        at_start = which == LK_JINJA_TITLE && !lower && !upper && (unsigned char)c < 0x80;
+        bool in_word = lower || upper || (unsigned char)c >= 0x80;
+        at_start = which == LK_JINJA_TITLE
+                       ? !in_word
+                       : which == LK_JINJA_TITLE_FILTER && c && strchr("-({[< \t\n\v\f\r", c);
     }
     return (struct lk_jinja_text){at, text.len};
 }
@@ -83,9 +86,10 @@ struct lk_jinja_text lk_jinja_indent(struct lk_jinja_heap *heap, struct lk_jinja
     if (width < 0) width = 0;
     if (width > 64) width = 64;
     lk_jinja_work(heap, text.len / 16);
+    for (int64_t i = 0; first && i < width; i++) lk_jinja_add_bytes(&out, " ", LK_FROM_TEMPLATE);
     for (size_t at = 0, end; at < text.len; at = end) {
         for (end = at; end < text.len && lk_jinja_byte(text, end) != '\n';) end++;
-        if (end > at && (at > 0 || first))
+        if (end > at && at > 0)
             for (int64_t i = 0; i < width; i++) lk_jinja_add_bytes(&out, " ", LK_FROM_TEMPLATE);
         if (end < text.len) end++;
         lk_jinja_add(&out, lk_jinja_slice(text, at, end));

@@ -5,7 +5,15 @@
 
 #include "template/jinja_value.h"
 
-enum lk_jinja_case { LK_JINJA_UPPER, LK_JINJA_LOWER, LK_JINJA_TITLE, LK_JINJA_CAPITAL };
+/* Words start after any character that is not a letter (str.title), or only after white space, "-"
+ * and opening brackets (the filter). */
+enum lk_jinja_case {
+    LK_JINJA_UPPER,
+    LK_JINJA_LOWER,
+    LK_JINJA_TITLE,
+    LK_JINJA_TITLE_FILTER,
+    LK_JINJA_CAPITAL
+};
 
 /* Without the characters of `set`, or white space if set.at is NULL, at its ends. */
 struct lk_jinja_text lk_jinja_strip(struct lk_jinja_heap *heap, struct lk_jinja_text text,

@@ -54,7 +54,7 @@ struct lk_jinja_value {
         struct lk_jinja_loop *loop;
         struct lk_jinja_method *method;
         const char *function; /* its name, static */
-        const struct lk_jinja_node *macro;
+        const struct lk_jinja_macro *macro;
     };
 };
 
@@ -77,12 +77,16 @@ struct lk_jinja_dict {
 struct lk_jinja_loop {
     struct lk_jinja_list list; /* as it was when the loop began */
     size_t index;
-    int depth;
 };
 
 struct lk_jinja_method {
     struct lk_jinja_value object;
     struct lk_jinja_text name;
+};
+
+struct lk_jinja_macro {
+    const struct lk_jinja_node *node;
+    struct lk_jinja_scope *scope; /* of its definition: what its body sees */
 };
 
 /* Arguments of a call: [n] by position, and by name. */

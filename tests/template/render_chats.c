@@ -1,6 +1,6 @@
-/* Renders conversations with templates, for compare_jinja.py: reads lines of JSON with "template",
- * "messages" and "tools", and writes for each a line with the messages and tools as the template
- * got them and the text, or an error. */
+/* Renders templates for compare_jinja.py and random_templates.py: reads lines of JSON with
+ * "template", "messages" and "tools", and writes for each a line with the messages and tools as the
+ * template got them and the text, or an error. With "variables" the template is rendered as is. */
 #include "base/buf.h"
 #include "template/chat_messages.h"
 
@@ -34,19 +34,25 @@ static json_t *render(const json_t *line) {
                                         .eos = "<EOS>"};
     json_t *messages = json_deep_copy(json_object_get(line, "messages")),
            *tools = json_object_get(line, "tools");
-    struct lk_chat_input input = {
-        .messages = messages, .tools = json_array_size(tools) > 0 ? tools : NULL, .reply = true};
+    struct lk_chat_input input = {.messages = messages,
+                                  .tools = json_array_size(tools) > 0 ? tools : NULL,
+                                  .variables = json_object_get(line, "variables"),
+                                  .reply = true};
     lk_status status = lk_chat_template_new(&t, &texts, &err);
-    if (!status) status = lk_chat_messages_render(t, &input, &out, &n, &err);
+    if (!status && input.variables)
+        status = lk_chat_template_render(t, &input, &out, &n, &err);
+    else if (!status)
+        status = lk_chat_messages_render(t, &input, &out, &n, &err);
     struct lk_buf text = {0};
     lk_buf_append_str(&text, "");
     for (size_t i = 0; i < n; i++) lk_buf_append(&text, &(char){(char)(out[i] & 0xFF)}, 1);
     drop_marks(messages);
     json_t *reply = status ? json_pack("{s:s}", "error", err.msg)
-                           : json_pack("{s:s%, s:O, s:O?, s:b, s:b}", "text", text.at, text.len,
+                           : json_pack("{s:s%, s:O?, s:O?, s:b, s:b}", "text", text.at, text.len,
                                        "messages", messages, "tools", input.tools, "calls",
                                        lk_chat_template_support(t).calls, "has_tools",
                                        lk_chat_template_support(t).tools);
+    if (!reply) reply = json_pack("{s:s}", "error", "a text that is not UTF-8");
     free(out);
     lk_buf_free(&text);
     json_decref(messages);

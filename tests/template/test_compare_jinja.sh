@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All templates at hand, ten conversations each, compared with Jinja 2. Skipped (77) without it.
+# All templates at hand, ten conversations each, and random templates, compared with Jinja 2. Skipped (77) without it.
 set -u
 
 command -v python3 >/dev/null || { echo "python3 is not installed"; exit 77; }
@@ -9,4 +9,7 @@ cache=${LOWKEY_CACHE:-${HOME:?set HOME or LOWKEY_CACHE}/.cache/lowkey}
 archive=$(find "$cache/download" -name 'llama_cpp_python-*.tar.gz' 2>/dev/null | head -n 1)
 [ -n "$archive" ] || echo "skipped: the templates of llama.cpp, whose sources are not in $cache/download"
 export PYTHONDONTWRITEBYTECODE=1
-timeout 300 python3 "$here/compare_jinja.py" "$LOWKEY_BUILD/tests/render_chats" ${archive:+"$archive"}
+count=2000
+[ "${LOWKEY_CASE_STEP-}" != 1 ] || count=40000
+timeout 300 python3 "$here/compare_jinja.py" "$LOWKEY_BUILD/tests/render_chats" ${archive:+"$archive"} &&
+  timeout 1800 python3 "$here/random_templates.py" "$LOWKEY_BUILD/tests/render_chats" $count
