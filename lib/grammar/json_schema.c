@@ -95,6 +95,15 @@ static bool has_type(const json_t *value, const char *type) {
     }
 }
 
+/* Does the value agree with "type", which may be absent? */
+static bool has_a_type(const json_t *value, const json_t *type) {
+    bool found = !type;
+    if (json_is_string(type)) return has_type(value, json_string_value(type));
+    for (size_t i = 0; i < json_array_size(type); i++)
+        found = found || has_a_type(value, json_array_get(type, i));
+    return found;
+}
+
 /* One alternative per different value of the list. Values that contradict "type" are left out. */
 static bool write_values(struct lk_schema_grammar *g, const json_t *list, const json_t *type,
                          struct lk_buf *body) {
@@ -102,7 +111,7 @@ static bool write_values(struct lk_schema_grammar *g, const json_t *list, const 
     bool good = seen || lk_schema_fail_no_memory(g);
     for (size_t i = 0; good && i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
-        if (json_is_string(type) && !has_type(value, json_string_value(type))) continue;
+        if (!has_a_type(value, type)) continue;
         char *text = lk_json_text(value);
         if (!text) {
             good = lk_schema_fail_no_memory(g);
@@ -232,6 +241,20 @@ static bool add_names(json_t *to, const json_t *from) {
     return good;
 }
 
+/* Add properties to others. One that both have must match both schemas. False: out of memory. */
+static bool add_properties(json_t *to, const json_t *from) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)from, name, value) {
+        json_t *there = json_object_get(to, name);
+        if (there && (json_is_true(value) || json_equal(there, value))) continue;
+        json_t *both = there && !json_is_true(there) ? json_pack("{s:[O,O]}", "allOf", there, value)
+                                                     : json_incref(value);
+        if (json_object_set_new(to, name, both) != 0) return false;
+    }
+    return true;
+}
+
 /* Add the keywords of `part` to `to`: names of "required" and "properties" are collected, others
  * must agree. False: the status is set. */
 static bool merge_keywords(struct lk_schema_grammar *g, json_t *to, const json_t *part,
@@ -248,7 +271,9 @@ static bool merge_keywords(struct lk_schema_grammar *g, json_t *to, const json_t
         else if (strcmp(key, "required") == 0 && json_is_array(there))
             good = add_names(there, value);
         else if (strcmp(key, "properties") == 0 && json_is_object(there))
-            good = json_object_update(there, value) == 0;
+            good = add_properties(there, value);
+        else if (strcmp(key, "allOf") == 0 && json_is_array(there) && json_is_array(value))
+            good = json_array_extend(there, value) == 0;
         else if (!json_equal(there, value) && !lk_schema_is_annotation(key)) {
             snprintf(what, sizeof what, "%s together with %.30s", choice, key);
             return lk_schema_fail_unsupported(g, what);
@@ -258,19 +283,16 @@ static bool merge_keywords(struct lk_schema_grammar *g, json_t *to, const json_t
     return true;
 }
 
-/* The schema without `choice`, and with the keywords of `part`; borrowed. NULL: the status is set.
- */
+/* The keywords of both schemas; borrowed. NULL: the status is set. */
 static const json_t *merge_schemas(struct lk_schema_grammar *g, const json_t *schema,
                                    const json_t *part, const char *choice) {
-    json_t *out = json_object(), *base = json_copy((json_t *)schema);
+    json_t *out = json_object();
     if (!g->merged) g->merged = json_array();
-    bool good = out && base && json_array_append(g->merged, out) == 0;
-    json_object_del(base, choice); /* which it may not have */
+    bool good = out && json_array_append(g->merged, out) == 0;
     if (!good) lk_schema_fail_no_memory(g);
     if (good && json_object_get(part, "$ref"))
         good = lk_schema_fail_unsupported(g, "$ref in a choice next to other keywords");
-    good = good && merge_keywords(g, out, base, choice) && merge_keywords(g, out, part, choice);
-    json_decref(base);
+    good = good && merge_keywords(g, out, schema, choice) && merge_keywords(g, out, part, choice);
     json_decref(out); /* g->merged has it */
     return good ? out : NULL;
 }
@@ -291,18 +313,20 @@ static bool write_merged(struct lk_schema_grammar *g, const json_t *schema, cons
                          struct lk_buf *body) {
     const json_t *list = json_object_get(schema, choice);
     bool all = strcmp(choice, "allOf") == 0;
-    json_t *parts = json_array();
-    const json_t *merged = schema;
-    bool good = parts && json_array_size(list) > 0;
-    if (parts && !good) lk_schema_fail_invalid(g, "a choice has no alternatives");
+    json_t *parts = json_array(), *rest = json_copy((json_t *)schema);
+    const json_t *merged = rest;
+    bool good = parts && rest && json_array_size(list) > 0;
+    json_object_del(rest, choice);
+    if (parts && rest && !good) lk_schema_fail_invalid(g, "a choice has no alternatives");
     if (json_array_size(list) > MAX_MERGED) good = fail_too_large(g);
     for (size_t i = 0; good && i < json_array_size(list); i++) {
-        merged = merge_schemas(g, all ? merged : schema, json_array_get(list, i), choice);
+        merged = merge_schemas(g, all ? merged : rest, json_array_get(list, i), choice);
         good = merged && (all || json_array_append(parts, (json_t *)merged) == 0);
     }
     if (good && all) good = json_array_append(parts, (json_t *)merged) == 0;
     good = good && write_alternatives(g, parts, body);
     json_decref(parts);
+    json_decref(rest);
     if (!good && !g->status) lk_schema_fail_no_memory(g);
     return good;
 }
@@ -312,11 +336,12 @@ static bool write_schema(struct lk_schema_grammar *g, const json_t *schema, stru
     const json_t *type = json_object_get(schema, "type"), *part;
     if ((part = json_object_get(schema, "const"))) {
         static const char *const known[] = {"type", "const", NULL};
-        if (!lk_schema_check_keywords(g, schema, known)) return false;
-        char *text = lk_json_text(part);
-        if (text) lk_gbnf_literal(body, text);
-        free(text);
-        return text != NULL || lk_schema_fail_no_memory(g);
+        json_t *list = json_pack("[O]", part);
+        bool good = list || lk_schema_fail_no_memory(g);
+        good =
+            good && lk_schema_check_keywords(g, schema, known) && write_values(g, list, type, body);
+        json_decref(list);
+        return good;
     }
     if ((part = json_object_get(schema, "enum"))) {
         static const char *const known[] = {"type", "enum", NULL};

@@ -62,11 +62,16 @@ static void values(void **state) {
                 TEXTS("\"a\\\"b\\\\\"", "5", "null", "[1]"), TEXTS("\"a\"", "6"));
     check_texts("{\"enum\": [0.1, 1e300]}", TEXTS("0.1"), TEXTS("0.10000000000000001"));
     check_texts("{\"type\": \"integer\", \"enum\": [\"a\", 1]}", TEXTS("1"), TEXTS("\"a\""));
+    check_texts("{\"type\": [\"integer\", \"null\"], \"enum\": [\"a\", 1, null]}",
+                TEXTS("1", "null"), TEXTS("\"a\""));
     check_texts("{\"const\": {\"a\": 1}}", TEXTS("{\"a\":1}"), TEXTS("{}"));
 }
 
 /* Keywords next to a choice hold for each of its schemas. */
 static void merged_schemas(void **state) {
+    check_texts("{\"allOf\": [{\"properties\": {\"a\": {\"type\": \"string\", \"minLength\": 2}}}, "
+                "{\"properties\": {\"a\": {\"maxLength\": 3, \"type\": \"string\"}}}]}",
+                TEXTS("{\"a\": \"xy\"}", "{}"), TEXTS("{\"a\": \"x\"}", "{\"a\": \"wxyz\"}"));
     check_texts("{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}, \"b\": "
                 "{\"const\": 2}}, \"anyOf\": [{\"required\": [\"a\"]}, {\"required\": [\"b\"]}]}",
                 TEXTS("{\"a\": 1}", "{\"b\": 2}", "{\"a\": 1, \"b\": 2}"), TEXTS("{}"));
@@ -159,6 +164,7 @@ static void rejected_schemas(void **state) {
         {"[]", LK_E_FORMAT, "not an object"},
         {"false", LK_E_UNSUPPORTED, "false"},
         {"{\"type\": 7}", LK_E_FORMAT, "type"},
+        {"{\"type\": \"string\", \"const\": 7}", LK_E_FORMAT, "none of its type"},
         {"{\"type\": [7]}", LK_E_FORMAT, "type"},
         {"{\"type\": []}", LK_E_FORMAT, "no types"},
         {"{\"type\": [\"null\", \"null\"]}", LK_E_FORMAT, "more than once"},
