@@ -16,6 +16,7 @@ struct key {
     const struct lk_rope *rope;
     struct lk_codec codec[2];
     int32_t d_part[2], kernel; /* number + 1; 0: a basis as it is */
+    int32_t unused;            /* 0: keys are compared with memcmp, and have no padding */
     int64_t n_pos;
 };
 

@@ -69,6 +69,7 @@ struct lk_codec {
     bool trellis;       /* rot: trellis-coded levels instead (codec/rot.h) */
     bool hadamard;      /* asym: rotate the row first */
     uint8_t projection; /* enum lk_projection */
+    uint8_t unused;     /* 0: codecs are compared with memcmp, and padding would not be defined */
     uint32_t share;     /* latents: rank in thousandths of a percent of the row width;
                            0: the rank that the sidecar recommends */
 };
