@@ -135,9 +135,10 @@ static void interrupted_estimates_continue(void **state) {
 
 /* Every family gets a recipe of the size that was asked for. */
 static void families_have_recipes(void **state) {
-    int n = 0;
+    int n = 0, n_tried = 0;
     for (const struct tiny_spec *spec = tiny_presets; spec->name; spec++) {
         if (!case_runs((size_t)(spec - tiny_presets))) continue;
+        n_tried++;
         lk_model *model = open_preset(spec->name, CHUNK, 1);
         lk_status status;
         lk_tune *tune = open_tune(model, NULL, true, NULL, &status);
@@ -157,7 +158,7 @@ static void families_have_recipes(void **state) {
         n++;
         lk_model_free(model);
     }
-    assert_true(n > 4);
+    assert_true(2 * n > n_tried);
 }
 
 int main(void) {
