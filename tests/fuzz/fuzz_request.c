@@ -1,10 +1,13 @@
 /* Fuzz target: a request body is either parsed, or rejected with a one-line message and a 4xx
- * status. The first byte selects the endpoint, the rest is the body. What was parsed is prepared
- * for a tiny model: messages become a prompt, prompts become tokens of its vocabulary, fewer than
- * the context. The body is also converted as a JSON schema. */
+ * status, or 501: the model has no tokens for infilling. The first byte selects the endpoint, the
+ * rest is the body. What was parsed is prepared for a tiny model: messages become a prompt, prompts
+ * become tokens of its vocabulary, fewer than the context. The body is also converted as a JSON
+ * schema. */
 #define _GNU_SOURCE /* memfd_create */
 #include "fuzz_input.h"
 #include "serve/anthropic.h"
+#include "serve/embeddings.h"
+#include "serve/llamacpp.h"
 #include "serve/ollama.h"
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
@@ -17,8 +20,8 @@ enum { CTX = 256 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_error(const struct lk_api_error *error) {
-    if (error->status < 400 || error->status > 499 || !error->msg[0] || strchr(error->msg, '\n'))
-        abort();
+    bool by_client = error->status >= 400 && error->status <= 499;
+    if ((!by_client && error->status != 501) || !error->msg[0] || strchr(error->msg, '\n')) abort();
     json_t *json = lk_api_error_json(error);
     if (!json) abort();
     json_decref(json);
@@ -80,8 +83,10 @@ static void check_prepared(const struct lk_request *request, const struct lk_ser
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool (*const parse[])(struct lk_request *, const struct lk_server_opts *, const char *, size_t,
                           struct lk_api_error *) = {
-        lk_openai_responses.parse, lk_openai_chat_parse, lk_openai_completion_parse,
-        lk_anthropic.parse,        lk_ollama_chat.parse, lk_ollama_generate.parse};
+        lk_openai_responses.parse,    lk_openai_chat_parse,     lk_openai_completion_parse,
+        lk_anthropic.parse,           lk_ollama_chat.parse,     lk_ollama_generate.parse,
+        lk_llamacpp_completion.parse, lk_llamacpp_infill.parse, lk_embeddings_endpoint.parse,
+        lk_anthropic_count.parse,     lk_ollama_embed.parse,    lk_ollama_embeddings.parse};
     enum { N_PARSE = sizeof parse / sizeof parse[0] };
     struct lk_server_opts opts = make_options();
     struct lk_api_error error = {0};

@@ -275,15 +275,32 @@ def write_less_states():
     write("less_state", "other", struct.pack("<Q", 1) + head[8:] + numbers)
 
 
+def write_states():
+    """The letter of a kind, and its file; fuzz_states.c makes the checksums right."""
+    bits = [struct.pack(">d", x).hex() for x in (9.5, 0.5, 0.1, 0.01, 0.2, 0.3, 0.9, 100, 3.5, 40, 3.6, 0.05)]
+    entry = " ".join([f"{9:016x}", f"{4094:016x}", *bits]) + " best-3\n"
+    log = f"lowkey-tune 2 {77:016x}\n"
+    write("states", "log", "t" + log + entry + entry.replace("best-3", "k=rot3 v=rot2") + f"end {0:016x}\n")
+    write("states", "log-empty", "t" + log + f"end {0:016x}\n")
+    write("states", "log-other", "t" + log.replace("4d", "4e") + entry + f"end {0:016x}\n")
+    lora = struct.pack("<QQqqd", 0x3230746661726F6C, 77, 5, 3, 0.5) + struct.pack("<24f", *[0.5] * 24)
+    write("states", "lora", b"l" + lora)
+    write("states", "lora-cut", b"l" + lora[:-4])
+    write("states", "lora-best", b"l" + lora[:24] + struct.pack("<q", 6) + lora[32:])
+    statistics = b"LKSTAT1\0" + struct.pack("<QQQ", 77, 512, 9) + struct.pack("<24d", *[0.5] * 24) + bytes(8)
+    write("states", "statistics", b"s" + statistics)
+    write("states", "statistics-cut", b"s" + statistics[:-16])
+
+
 # ---- saved sessions ----
 
-RECIPES = {"best-3": 1, "h2o-less": 2, "tova-less": 3, "best-1.9": 4, "tale": 5, "streaming": 6}
-SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "checkpoints", "header"]
+SESSIONS = {"best-3": 1, "h2o-less": 2, "tova-less": 3, "best-1.9": 4, "tale": 5, "streaming": 6, "hybrid": 7, "cut": 8}
+SECTIONS = ["recipe", "tokens", "logits", "sampler", "states", "counts", "rows", "checkpoints", "prefill", "header"]
 
 
-def edits(recipe, *list_of):
+def edits(session, *list_of):
     """(section, offset, value): a value is an int, or a float."""
-    out = bytes([RECIPES[recipe]])
+    out = bytes([SESSIONS[session]])
     for section, offset, value in list_of:
         out += bytes([SECTIONS.index(section)]) + struct.pack("<I", offset)[:3]
         out += struct.pack("<f" if isinstance(value, float) else "<i", value)
@@ -296,12 +313,15 @@ def write_sessions():
     write("session", "header", edits("best-3", ("header", 8, 1), ("header", 64, 64)))
     write("session", "sampler-not-finite", edits("best-3", ("sampler", 16, nan), ("sampler", 24, inf)))
     write("session", "logits-not-finite", edits("best-3", ("logits", 0, nan)))
-    for recipe in RECIPES:
-        write("session", f"{recipe}-as-it-is", edits(recipe))
-        write("session", f"{recipe}-counts", edits(recipe, ("counts", 0, 7), ("counts", 40, -1)))
-        write("session", f"{recipe}-checkpoints", edits(recipe, ("checkpoints", 0, 151),
-                                                        ("checkpoints", 24, -1)))
-        write("session", f"{recipe}-rows", edits(recipe, ("rows", 0, nan), ("rows", 1000, inf)))
+    for kind in SESSIONS:
+        write("session", f"{kind}-as-it-is", edits(kind))
+        write("session", f"{kind}-counts", edits(kind, ("counts", 0, 7), ("counts", 40, -1)))
+        write("session", f"{kind}-checkpoints", edits(kind, ("checkpoints", 0, 151), ("checkpoints", 24, -1)))
+        write("session", f"{kind}-rows", edits(kind, ("rows", 0, nan), ("rows", 1000, inf)))
+    # struct lk_saved_prefill: tokens, step, tokens done, layer, is_prepared, planned
+    for offset, value in ((0, 301), (8, 300), (8, -1), (16, 1), (24, 0), (24, -1), (28, 1), (28, 2), (32, 1), (40, inf)):
+        write("session", f"cut-{offset}-{value}", edits("cut", ("prefill", offset, value)))
+    write("session", "hybrid-states", edits("hybrid", ("states", 0, inf), ("states", 256, -1.0)))
     # Positions and scores of a layer follow its blocks: of the first layer, then of the second one.
     for recipe, end in (("h2o-less", 46528), ("tova-less", 41952)):
         for layer in (1, 2):
@@ -434,7 +454,7 @@ def write_requests():
             {"role": "tool", "content": "a"}]}))
     write("request", "ollama-generate", "e" + json.dumps(
         {"prompt": "a", "system": "b", "format": {"type": "boolean"}, "stream": False}))
-    write("request", "responses", "f" + json.dumps(
+    write("request", "responses", "l" + json.dumps(
         {"instructions": "a", "text": {"format": {"type": "json_object"}}, "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
             {"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"},
@@ -460,6 +480,19 @@ def write_requests():
          "response_format": {"type": "json_schema", "json_schema": {"schema": of_answer}}}))
     write("request", "recursive", "b" + json.dumps(schema))
     write("request", "json-schema", "b" + json.dumps({"prompt": "a", "json_schema": schema}))
+    write("request", "llamacpp", "f" + compact(
+        {"prompt": ["a", 5, "b"], "n_predict": 3, "n_probs": 2, "stop": ["x"], "grammar": "root ::= \"a\"*",
+         "samplers": ["top_k", "temperature"], "cache_prompt": True, "id_slot": -1, "stream": True}))
+    write("request", "infill", "g" + compact(
+        {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "n_predict": 2,
+         "input_extra": [{"filename": "f", "text": "t"}]}))
+    write("request", "embeddings", "h" + compact(
+        {"input": ["a", [1, 2]], "encoding_format": "base64", "dimensions": 4, "model": "m"}))
+    write("request", "count", "i" + compact(
+        {"system": "s", "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+         "thinking": {"type": "enabled", "budget_tokens": 1024}}))
+    write("request", "ollama-embed", "j" + compact({"input": ["a", "b"], "truncate": False, "options": {}}))
+    write("request", "ollama-embeddings", "k" + compact({"prompt": "a", "keep_alive": "5m"}))
 
 
 def write_chat_templates():
@@ -473,6 +506,11 @@ def write_chat_templates():
              "{% for t in m.tool_calls or [] %}{{ call(t) }}{% endfor %}{% endfor %}{{ ns.n }}")
     refuse = ("{% for m in messages if m.role is defined and m.role not in ['user', 'assistant'] %}"
               "{{ raise_exception('no ' ~ m.role) }}{% endfor %}{{ bos_token }}")
+    # What a template keeps of a loop after its end.
+    write("chat_template", "kept-loop", "{% set ns = namespace() %}{% set l = [] %}{% for x in [1, 2] %}{% set ns.l = loop %}"
+          "{% set ns.c = loop.cycle %}{{ l.append(loop) }}{% endfor %}{{ ns.l.previtem }}{{ ns.c(1, 2) }}{{ l[0].length }}")
+    write("chat_template", "methods", "{{ 'a b'.split(' ', 1)[::-1] | join('%s-%d' | format('x', 3)) }}{{ {'a': 1}.items() | list }}"
+          "{{ [2, 1] | sort(reverse=true) | map('string') | list }}{{ 'é'.find('x') }}{{ '{}'.format(1.5) | title | indent(2) }}")
     write("chat_template", "chatml", chatml)
     write("chat_template", "tools", tools)
     write("chat_template", "refuse", refuse + "\0" + json.dumps([{"role": "user", "content": "a"}]))
@@ -487,6 +525,7 @@ def main():
     write_models()
     write_sidecars()
     write_less_states()
+    write_states()
     write_sessions()
     write_results()
     write_texts()
