@@ -235,7 +235,7 @@ class Server:
 
     def close(self):
         if self.process and self.is_alive():
-            self.stop(signal.SIGKILL)
+            self.stop(timeout=5)  # a program that counts its coverage writes it at the end
         if self.owns_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
 
