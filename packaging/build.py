@@ -85,6 +85,8 @@ JANSSON_HAS = ["STDINT_H", "UNISTD_H", "FCNTL_H", "SYS_TYPES_H", "SYS_TIME_H", "
 # What pkg-config says about them, instead of the system's files.
 PKG_CONFIG = {"jansson": "-ljansson", "libedit": "-ledit -ltinfo -lbsd -lmd", "libmicrohttpd": "-lmicrohttpd",
               "lapacke": "-llapacke -llapack -lblas -lgfortran{}", "openblas": ""}
+# Flags of the user's own builds. With a base directory ccache writes relative paths, which -ffile-prefix-map does not know.
+NOT_OF_USER = {"CFLAGS": "", "CXXFLAGS": "", "CPPFLAGS": "", "LDFLAGS": "", "CCACHE_BASEDIR": ""}
 # Functions that glibc 2.29 gave a new version; packaging/glibc.c calls the old one.
 WRAPPED = ["exp", "exp2", "log", "log2", "pow"]
 
@@ -99,8 +101,7 @@ def say(text):
 
 def run(*command, output=False, **options):
     """Run a command. Its output goes to package.log, or is returned."""
-    # Without a base directory, for which ccache would write relative paths that -ffile-prefix-map does not know.
-    environment = {**os.environ, "CCACHE_BASEDIR": "", **options.pop("env", {})}
+    environment = {**os.environ, **NOT_OF_USER, **options.pop("env", {})}
     with open(f"{WORK}/package.log", "a", encoding="utf-8") as log:
         log.write(f"\n+ {' '.join(command)}\n")
         log.flush()
@@ -282,7 +283,7 @@ def build(machine, version, docs):
     with what the program writes about itself, filled if this system can run the program."""
     source, static, out = f"{WORK}/source", f"{machine.work}/static", f"{machine.work}/build"
     tree, levels = fresh(f"{machine.work}/tree"), machine.levels()
-    compilers = {"CC": f"{machine.work}/bin/cc", "CXX": f"{machine.work}/bin/c++", "LDFLAGS": ""}
+    compilers = {"CC": f"{machine.work}/bin/cc", "CXX": f"{machine.work}/bin/c++"}
     say(f"building llama.cpp for the levels of {machine.name}")
     prefix = run("scripts/deps", output=True, cwd=source, env={
         **compilers, "LOWKEY_LEVELS": "1", "LOWKEY_CROSS": f"linux-{machine.name}" if machine.cross else "",

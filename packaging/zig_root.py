@@ -95,7 +95,7 @@ def make_microhttpd(root, host):
     build.run("./configure", "-q", f"--host={host}", "--disable-https", "--disable-shared", "--disable-doc", "--disable-examples",
               "--disable-curl", "--disable-nls", "--disable-dependency-tracking", cwd=source,
               env={"CC": f"{root}/bin/clang", "AR": f"{root}/bin/ar", "RANLIB": f"{root}/bin/ranlib", "RC": f"{root}/bin/windres",
-                   "CFLAGS": "-O2", "LDFLAGS": ""})
+                   "CFLAGS": "-O2"})
     build.run("make", "-C", f"{source}/src/microhttpd", f"-j{build.JOBS}", "libmicrohttpd.la")
     build.copy(f"{source}/src/microhttpd/.libs/libmicrohttpd.a", f"{root}/lib")
     build.copy(f"{source}/src/include/microhttpd.h", f"{root}/include")
