@@ -1,5 +1,7 @@
 /* Tool calls in answers: every form, whole and split at any place. */
+#include "serve/request.h"
 #include "serve/tool_calls.h"
+#include "serve/tools.h"
 #include "test.h"
 
 static const char tool_text[] =
@@ -370,6 +372,48 @@ static void random_texts(void **state) {
     assert_true(n_call > 300);
 }
 
+/* Add what deltas say to the names and arguments of three calls. */
+static void add_deltas(const json_t *deltas, char names[][20], char arguments[][200]) {
+    for (size_t k = 0; k < json_array_size(deltas); k++) {
+        const json_t *delta = json_array_get(deltas, k), *fn = json_object_get(delta, "function");
+        size_t index = (size_t)json_integer_value(json_object_get(delta, "index"));
+        const char *name = json_string_value(json_object_get(fn, "name"));
+        assert_in_range(index, 0, 2);
+        assert_int_equal(name != NULL, json_object_get(delta, "id") != NULL);
+        if (name) strcat(names[index], name);
+        strcat(arguments[index], json_string_value(json_object_get(fn, "arguments")));
+    }
+}
+
+/* Calls that are sent as they are written are those of the whole text, in pieces of any length. */
+static void calls_in_pieces(void **state) {
+    static const char text[] =
+        " \n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"} \\\"]\"}]}}\n"
+        "</tool_call>\n<tool_call>\n{ \"name\" : \"get_weather\", \"parameters\": {}}\n</tool_call>"
+        "<tool_call>{\"name\": \"get\", \"arguments\": {\"s\": \"\\\\\"}}</tool_call>";
+    static const char *const want[][2] = {{"f", "{\"a\":[1,{\"b\":\"} \\\"]\"}]}"},
+                                          {"get_weather", "{}"},
+                                          {"get", "{\"s\":\"\\\\\"}"}};
+    for (int single = 0; single <= 1; single++)
+        for (size_t step = 1; step <= sizeof text; step++) {
+            struct lk_request request = {
+                .call_word = "<tool_call>", .valid_calls = true, .single_tool_call = single};
+            struct lk_call_stream calls = {0};
+            char names[3][20] = {""}, arguments[3][200] = {""};
+            for (size_t n = 0; n < sizeof text - 1;) {
+                n = n + step < sizeof text - 1 ? n + step : sizeof text - 1;
+                json_t *deltas = lk_tools_stream_calls(&calls, text, n, 0, &request, "id");
+                add_deltas(deltas, names, arguments);
+                json_decref(deltas);
+            }
+            assert_false(calls.failed);
+            for (int i = 0; i < 3; i++) {
+                assert_string_equal(names[i], i && single ? "" : want[i][0]);
+                assert_string_equal(arguments[i], i && single ? "" : want[i][1]);
+            }
+        }
+}
+
 static int load_tools(void **state) {
     tools = json_loads(tool_text, 0, NULL);
     return tools ? 0 : -1;
@@ -386,6 +430,7 @@ int main(void) {
         cmocka_unit_test(splits),
         cmocka_unit_test(text_is_sent_at_once),
         cmocka_unit_test(random_texts),
+        cmocka_unit_test(calls_in_pieces),
     };
     return cmocka_run_group_tests(tests, load_tools, free_tools);
 }
