@@ -173,6 +173,8 @@ static void keep_limits_the_body(void **state) {
     assert_int_equal(r->level[0].limit.n_tok, 512);
     assert_codec(r->level[0].v, LK_F16, 16, false, false);
     lk_recipe_free(r);
+    r = parsed("body: latent100%+rot3"); /* the maximum itself */
+    lk_recipe_free(r);
     r = parsed("keep 12.5% of context by h2o(mean): k=rot4 v=kivi2; layers first 2: keep 100% by "
                "tova: rot3; window 64: rot8");
     assert_true(r->level[0].limit.of_context && r->level[0].limit.percent == 12.5F);

@@ -242,6 +242,43 @@ static void expensive_requests_are_refused(void **state) {
     lk_server_stop(server);
 }
 
+/* A limit itself is accepted, one more is refused. */
+static void limits_are_exact(void **state) {
+    static const struct {
+        const char *path, *head, *item, *separator, *tail;
+        int n;
+    } row[] = {
+        {"/detokenize", "{\"tokens\": [", "1", ",", "]}", 1 << 16},
+        {"/v1/completions", "{\"max_tokens\": 1, \"prompt\": [", "\"x\"", ",", "]}", 64},
+        {"/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 1, \"stop\": [", "\"zz\"", ",",
+         "]}", 16},
+        {"/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 1, \"stop\": \"", "a", "", "\"}",
+         512},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 1, "
+         "\"tool_choice\": \"none\", \"tools\": [",
+         "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}", ",", "]}", 128},
+    };
+    struct lk_server_opts opts = options();
+    struct lk_server *server = serve_start(&opts);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        for (int more = 0; more <= 1; more++) {
+            struct lk_buf body = {0};
+            lk_buf_append_str(&body, row[i].head);
+            for (int k = 0; k < row[i].n + more; k++)
+                lk_buf_printf(&body, "%s%s", k ? row[i].separator : "", row[i].item);
+            lk_buf_append_str(&body, row[i].tail);
+            json_decref(request_json(server, more ? 400 : 200, "POST", row[i].path, body.at));
+            lk_buf_free(&body);
+        }
+    for (int n = 16; n <= 17; n++) {
+        char body[80];
+        snprintf(body, sizeof body, "{\"prompt\": \"x\", \"max_tokens\": 1, \"n\": %d}", n);
+        json_decref(request_json(server, n > 16 ? 400 : 200, "POST", "/v1/completions", body));
+    }
+    lk_server_stop(server);
+}
+
 /* More answers than the queue holds are refused before a grammar is compiled or a sampler made. */
 static void answers_are_counted_first(void **state) {
     struct lk_server_opts opts = options();
@@ -391,6 +428,7 @@ int main(void) {
         cmocka_unit_test(waiting_tasks_can_be_dropped),
         cmocka_unit_test(parsed_bytes_are_an_upper_bound),
         cmocka_unit_test(expensive_requests_are_refused),
+        cmocka_unit_test(limits_are_exact),
         cmocka_unit_test(answers_are_counted_first),
         cmocka_unit_test(unread_answers_give_their_places_up),
         cmocka_unit_test(one_key_does_not_hold_all_places),
