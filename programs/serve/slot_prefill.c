@@ -242,10 +242,10 @@ lk_status lk_slot_prefill_run(struct lk_slot_prefill *p, lk_err *err) {
     }
     p->n_target = job->n_tok;
     if (!status && job->completion->request.embed) {
-        *n_reused = 0;
+        job->result.n_reused = 0;
         status = embed_prompts(p, err);
     } else if (!status && job->completion->request.score) {
-        *n_reused = 0;
+        job->result.n_reused = 0;
         status = score_prompt(p, err);
     } else if (!status) {
         status = sync_prompt(p, job->n_tok, n_reused, err);
