@@ -1,6 +1,7 @@
 /* Conversions between f32 and f16: every half, and many floats against an exact model and the
  * CPU. */
 #include "codec/f16.h"
+#include "kernels/kernels.h"
 #include "test.h"
 
 #if defined(__x86_64__)
@@ -9,8 +10,7 @@ __attribute__((target("f16c"))) static float cpu_f16_to_f32(uint16_t h) { return
 __attribute__((target("f16c"))) static uint16_t cpu_f32_to_f16(float x) {
     return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
 }
-/* clang 14 cannot ask for f16c; every CPU with AVX2 has it. */
-static bool cpu_has_f16(void) { return __builtin_cpu_supports("avx2"); }
+static bool cpu_has_f16(void) { return lk_kernels_choose("avx2"); } /* they need f16c, too */
 #else /* AArch64: the functions of f16.h are the CPU's */
 static float cpu_f16_to_f32(uint16_t h) { return lk_f16_to_f32(h); }
 static uint16_t cpu_f32_to_f16(float x) { return lk_f32_to_f16_ieee(x); }
