@@ -510,7 +510,7 @@ void lk_checkpoints_load(struct lk_session *s, struct lk_restoring *from) {
         lk_broadcast(s->model, &l.n_keep, sizeof l.n_keep);
     }
     l.counts = room;
-    from->spare = room + l.n_counts;
+    if (room) from->spare = room + l.n_counts;
     load_chosen(&l);
     lk_checkpoints_fit_bytes(s);
     lk_release(ledger, LK_FOR_OTHER, l.keep, (size_t)l.n_saved * sizeof *l.keep);
