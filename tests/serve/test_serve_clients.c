@@ -89,15 +89,15 @@ static void hosts_are_admitted_by_name(void **state) {
 /* ---- streams ---- */
 
 /* POST a streaming request and leave the connection open. */
-static int start_stream(const struct lk_server *server, const char *body) {
+static int start_stream(const struct lk_server *server, const char *path, const char *body) {
     char request[600];
     int fd = http_connect(lk_server_port(server)), small = 2048;
     assert_true(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     snprintf(request, sizeof request,
-             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+             "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
              "Content-Length: %zu\r\n\r\n%s",
-             strlen(body), body);
+             path, strlen(body), body);
     http_send(fd, request, strlen(request));
     return fd;
 }
@@ -115,30 +115,47 @@ static void expect_text(int fd, char *got, size_t cap, const char *text) {
     }
 }
 
-/* A stream that waits in the queue has sent its headers and a comment; an error is then an event of
- * OpenAI's form. */
+/* A stream that waits in the queue has sent its headers and a sign of life in its API's form; an
+ * error is then an event of that form. */
 static void queued_streams_start_at_once(void **state) {
     /* One request holds the memory because no client reads its answer, and a second one waits. */
     struct lk_server_opts opts = options();
     static char got[1 << 16];
     enum { LONG = 4096 }; /* tokens; more events than sockets and the server hold */
-    opts.queue_s = 3;
+    opts.queue_s = 6;
     opts.n_ctx = LONG;
     lk_plan plan;
     lk_session_opts whole = {.n_ctx = LONG};
     assert_int_equal(lk_plan_make(model, recipes[0], &whole, &plan, NULL), LK_OK);
     opts.max_bytes = (plan.cache_bytes + plan.scratch_bytes) * 3 / 2;
     struct lk_server *server = serve_start(&opts);
-    int holder =
-        start_stream(server, "{\"prompt\": \"x\", \"max_tokens\": -1, \"ignore_eos\": true, "
-                             "\"stream\": true, \"logprobs\": 20, \"n\": 1}");
+    int holder = start_stream(server, "/v1/completions",
+                              "{\"prompt\": \"x\", \"max_tokens\": -1, \"ignore_eos\": true, "
+                              "\"stream\": true, \"logprobs\": 20, \"n\": 1}");
     got[0] = 0;
     expect_text(holder, got, sizeof got, "data: ");
-    int fd = start_stream(server, "{\"prompt\": \"y\", \"max_tokens\": -1, \"stream\": true}");
+    int fd = start_stream(server, "/v1/completions",
+                          "{\"prompt\": \"y\", \"max_tokens\": -1, \"stream\": true}");
     got[0] = 0;
     expect_text(fd, got, sizeof got, "\r\n\r\n");
     assert_non_null(strstr(got, "200 OK"));
     assert_null(strstr(got, "data: "));
+    static const struct {
+        const char *path, *body, *sign;
+    } other[] = {{"/v1/messages",
+                  "{\"messages\": [{\"role\": \"user\", \"content\": \"y\"}], \"max_tokens\": "
+                  "4000, \"stream\": true}",
+                  "\"ping\""},
+                 {"/api/generate", "{\"prompt\": \"y\", \"raw\": true}", "\"response\":\"\""},
+                 {"/api/chat", "{\"messages\": [{\"role\": \"user\", \"content\": \"y\"}]}",
+                  "\"content\":\"\""}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        static char text[1 << 12];
+        int waiting = start_stream(server, other[i].path, other[i].body);
+        text[0] = 0;
+        expect_text(waiting, text, sizeof text, other[i].sign);
+        close(waiting);
+    }
     expect_text(fd, got, sizeof got, ": queued\n\n");
     expect_text(fd, got, sizeof got, "data: {\"error\":{");
     assert_non_null(strstr(got, "overloaded"));
