@@ -403,6 +403,16 @@ static const struct {
          MESSAGE CALLS),
      TWO_CALLS, "[{'type': 'function', 'function': {'name': 'f', 'parameters': {'a': 1}}}]",
      "f{'a': 1}user:q;assistant:t;f{\"a\": 1}f{\"a\": 2}tool:r2;tool:r1;"},
+    /* Tools without a description or a schema, which the template insists on. */
+    {"{% for t in tools %}{% if t.function.description is not defined or t.function.parameters"
+     ".properties is not defined %}{{ raise_exception('no schema') }}{% endif %}{{ t.function.name "
+     "}}"
+     "{{ t.function.description }}{{ t.function.parameters | tojson }}{% endfor %}" EACH(MESSAGE),
+     "[" ASK "]",
+     "[{'type': 'function', 'function': {'name': 'f'}}, {'type': 'function', 'function': {'name': "
+     "'g', 'description': 'd', 'parameters': {'type': 'object'}}}]",
+     "f{\"type\": \"object\", \"properties\": {}}gd{\"type\": \"object\", \"properties\": "
+     "{}}user:q;"},
     /* Models whose templates do not write calls have forms of their own. */
     {"List of tools: {{ tools }}" EACH(MESSAGE), TWO_CALLS, "[{'name': 'f'}]",
      "List of tools: [{'name': 'f'}]user:q;assistant:t<|tool_call_start|>[f(a=1), f(a=2)]"
