@@ -109,17 +109,6 @@ static lk_status open_backend(struct eval_run *run, const struct eval_job *job, 
 
 /* ---- items ---- */
 
-/* Add the fields about the cache that every record has, unless the task added them. */
-static void record_cache_stats(json_t *record, const struct lk_backend *backend) {
-    lk_session_stats stats = lk_backend_stats(backend);
-    if (stats.n_tok == 0 || json_object_get(record, "bits_per_value")) return;
-    json_object_set_new(record, "n_tok", json_integer((json_int_t)stats.n_tok));
-    json_object_set_new(record, "bits_per_value", json_real(stats.bits_per_value));
-    json_object_set_new(record, "bytes_per_token", json_real(stats.bytes_per_token));
-    if (stats.sidecar_bytes)
-        json_object_set_new(record, "bits_with_sidecar", json_real(stats.bits_with_sidecar));
-}
-
 static lk_status add_record(struct eval_run *run, const struct eval_job *job, const char *kv,
                             size_t i, json_t *record, lk_err *err) {
     char key[MAX_KEY];
@@ -148,7 +137,7 @@ static lk_status run_item(struct eval_run *run, const struct eval_job *job,
     lk_status status = job->task->run(job->items.state, i, backend, full, record, err);
     if (!status) {
         json_object_set_new(record, "seconds", json_real(seconds + lk_now() - start));
-        record_cache_stats(record, backend);
+        lk_record_cache_stats(record, backend);
         status = add_record(run, job, backend->kv, i, record, err);
     }
     json_decref(record);
@@ -294,7 +283,7 @@ static lk_status run_in_child(void *user, json_t *record, lk_err *err) {
     x->run->eval->models.tokens_only = lk_backend_is_llama(x->kv);
     lk_status status = open_backend(x->run, x->job, x->kv, &backend, err);
     if (!status) status = x->job->task->run(x->job->items.state, x->i, backend, NULL, record, err);
-    if (!status) record_cache_stats(record, backend);
+    if (!status) lk_record_cache_stats(record, backend);
     return status;
 }
 
@@ -353,7 +342,7 @@ static lk_status run_group_item(struct eval_run *run, const struct eval_job *job
         end_item(run);
     }
     for (size_t j = 0; !status && j < n; j++) {
-        record_cache_stats(record[j], backend[j]);
+        lk_record_cache_stats(record[j], backend[j]);
         if (!find_record(run, job, backend[j]->kv, i))
             status = add_record(run, job, backend[j]->kv, i, record[j], err);
     }
@@ -436,6 +425,10 @@ static lk_status add_result(struct eval_run *run, const struct eval_job *job, co
 static lk_status open_job(struct eval_run *run, struct eval_job *job, lk_err *err) {
     struct lk_eval *eval = run->eval;
     struct lk_task_env env = {.task = job->task, .opts = &eval->opts, .model = eval->models.lowkey};
+    size_t max = job->task->max_question ? job->task->max_question : 1;
+    if (env.opts->n_question > max)
+        return lk_fail(err, LK_E_ARG, "%s: --questions is %zu, but at most %zu here",
+                       job->task->name, env.opts->n_question, max);
     lk_status status = job->task->open(&env, &job->items, err);
     if (status) return status;
     job->open = true;
@@ -542,9 +535,10 @@ static json_t *pack_options(const struct lk_eval *eval, const char *sidecar) {
         print_fingerprint(text, opts->text_len,
                           lk_fnv1a(LK_FNV1A_INIT, opts->text, opts->text_len));
     json_t *options = json_pack(
-        "{s:I s:I s:b s:b s:I s:s s:s? s:s}", "--seed", (json_int_t)opts->seed, "--ctx",
+        "{s:I s:I s:b s:b s:I s:I s:s s:s? s:s}", "--seed", (json_int_t)opts->seed, "--ctx",
         (json_int_t)opts->n_ctx, "--quick", opts->quick, "--plain", opts->plain, "--min-answer",
-        (json_int_t)opts->min_answer, "--text", text, "--data", data, "--sidecar", sidecar);
+        (json_int_t)opts->min_answer, "--questions", (json_int_t)opts->n_question, "--text", text,
+        "--data", data, "--sidecar", sidecar);
     free(data);
     return options;
 }

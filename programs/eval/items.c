@@ -221,6 +221,7 @@ lk_status lk_items_alloc(struct lk_items *items, size_t n, lk_err *err) {
 }
 
 static size_t n_length(const struct lk_items_opts *opts) {
+    if (opts->env->opts->n_question) return 1;
     return opts->env->opts->quick ? N_LENGTH / 2 : N_LENGTH;
 }
 
@@ -243,6 +244,7 @@ struct lk_grid_point lk_grid_point_at(const struct lk_item_grid *grid,
         .part = (i % n + sweep) % grid->n_part,
         .round = round,
         .length = opts->n_ctx * (cell % n_len + 1) / n_len,
+        .n_question = opts->env->opts->n_question,
         .depth = grid->n_depth > 1 ? (double)(cell / n_len) / (double)(grid->n_depth - 1) : -1,
         .rng = lk_rng_seed(seed, name, i),
         .user = grid->user};
@@ -347,14 +349,13 @@ lk_status lk_question_prompt(const void *state, size_t i, int32_t **tok, size_t 
     return LK_OK;
 }
 
-/* Prefill the item's head and evaluate its tail through the cache. */
-static lk_status evaluate_question(struct lk_backend *backend, const struct lk_item_tokens *t,
-                                   lk_err *err) {
-    lk_status status = lk_backend_prefill(backend, t->tok, t->n_head, err);
+/* Go back to the saved head, and evaluate the tail through the cache. */
+static lk_status ask(struct lk_backend *backend, const struct lk_item_tokens *t, lk_err *err) {
+    lk_status status = lk_backend_restore(backend, err);
     return status ? status : lk_backend_eval(backend, t->tok + t->n_head, t->n_tail, false, err);
 }
 
-/* After evaluate_question: -log p per token of the right answer, in nats, evaluated token by token
+/* After ask: -log p per token of the right answer, in nats, evaluated token by token
  * like decode. *greedy: whether a greedy answer starts with the right one. */
 static lk_status measure_answer_nll(struct lk_backend *backend, const struct lk_item_tokens *t,
                                     double *nll, bool *greedy, lk_err *err) {
@@ -374,7 +375,7 @@ static lk_status measure_answer_nll(struct lk_backend *backend, const struct lk_
     return LK_OK;
 }
 
-/* After evaluate_question: a greedy answer as text. Owned: free(). */
+/* After ask: a greedy answer as text. Owned: free(). */
 static lk_status generate_answer(struct lk_backend *backend, const struct lk_item *item,
                                  const struct lk_item_tokens *t, size_t min_tok, char **text,
                                  lk_err *err) {
@@ -403,10 +404,17 @@ static lk_status record_item(const struct question_items *q, const struct lk_ite
     return failed ? lk_fail(err, LK_E_NOMEM, "no memory for a record") : LK_OK;
 }
 
-static lk_status record_scores(const struct lk_item *item, const char *text, double nll,
-                               json_t *record, lk_err *err) {
-    int failed = json_object_set_new(record, "answer", json_string(text));
-    failed |= json_object_set_new(record, "score", json_real(lk_item_score(item, text)));
+/* Sums over the questions of an item. */
+struct outcome {
+    double score, nll;
+    size_t n;
+    struct lk_buf answers; /* one line each */
+};
+
+static lk_status record_scores(const struct outcome *sum, json_t *record, lk_err *err) {
+    double n = (double)sum->n, nll = sum->nll / n;
+    int failed = json_object_set_new(record, "answer", json_string(lk_buf_cstr(&sum->answers)));
+    failed |= json_object_set_new(record, "score", json_real(sum->score / n));
     if (isfinite(nll)) failed |= json_object_set_new(record, "nll", json_real(nll));
     return failed ? lk_fail(err, LK_E_NOMEM, "no memory for a record") : LK_OK;
 }
@@ -415,31 +423,61 @@ static lk_status record_scores(const struct lk_item *item, const char *text, dou
  * and the task looks for it anywhere in the text. */
 static bool is_answered(const struct lk_item *item, bool greedy) { return greedy && item->answer; }
 
+/* Ask one question, whose head is saved. */
+static lk_status run_question(const struct question_items *q, const struct lk_item *item,
+                              const struct lk_item_tokens *t, struct lk_backend *backend,
+                              struct outcome *sum, lk_err *err) {
+    double nll = NAN;
+    bool greedy = false;
+    char *text = NULL;
+    lk_status status = ask(backend, t, err);
+    if (!status && t->n_answer) status = measure_answer_nll(backend, t, &nll, &greedy, err);
+    bool answered = is_answered(item, greedy);
+    if (!status && t->n_answer && !answered) status = ask(backend, t, err);
+    if (!status && !answered) status = generate_answer(backend, item, t, q->min_answer, &text, err);
+    if (!status) {
+        const char *answer = answered ? item->answer : text;
+        sum->score += lk_item_score(item, answer);
+        sum->nll += nll;
+        lk_buf_printf(&sum->answers, "%s%s", sum->n++ ? "\n" : "", answer);
+    }
+    free(text);
+    return status;
+}
+
+/* Prefill and save the head of an item. What the cache holds then is recorded: later the session
+ * has copies of the blocks that it shares with the saved one and changes. */
+static lk_status save_head(const struct question_items *q, const struct lk_item *item,
+                           const struct lk_item_tokens *t, struct lk_backend *backend,
+                           json_t *record, lk_err *err) {
+    lk_status status = lk_backend_prefill(backend, t->tok, t->n_head, err);
+    if (!status) status = record_item(q, item, t, record, err);
+    if (status) return status;
+    lk_record_cache_stats(record, backend);
+    return lk_backend_save(backend, err);
+}
+
 lk_status lk_question_run(void *state, size_t i, struct lk_backend *backend, const json_t *full,
                           json_t *record, lk_err *err) {
     (void)full;
     const struct question_items *q = state;
-    const struct lk_item *item = &q->items.item[i];
-    struct lk_item_tokens t;
-    double nll = NAN;
-    bool greedy = false;
-    char *text = NULL;
-    lk_status status = lk_item_tokenize(&q->format, item, &t, err);
-    if (status) return status;
-    if (t.n_head + t.n_tail >= (size_t)backend->n_ctx)
-        status = lk_fail(err, LK_E_FULL, "%zu tokens leave no room for an answer; give a larger -c",
-                         t.n_head + t.n_tail);
-    if (!status) status = evaluate_question(backend, &t, err);
-    if (!status && t.n_answer) status = lk_backend_save(backend, err);
-    if (!status && t.n_answer) status = measure_answer_nll(backend, &t, &nll, &greedy, err);
-    bool answered = is_answered(item, greedy);
-    if (!status && t.n_answer && !answered) status = lk_backend_restore(backend, err);
-    if (!status && !answered)
-        status = generate_answer(backend, item, &t, q->min_answer, &text, err);
-    if (!status) status = record_item(q, item, &t, record, err);
-    if (!status) status = record_scores(item, answered ? item->answer : text, nll, record, err);
-    free(text);
-    lk_item_tokens_free(&t);
+    const struct lk_item *first = &q->items.item[i];
+    struct outcome sum = {0};
+    lk_status status = LK_OK;
+    for (const struct lk_item *item = first; item && !status; item = item->next) {
+        struct lk_item_tokens t;
+        status = lk_item_tokenize(&q->format, item, &t, err);
+        if (status) break;
+        if (t.n_head + t.n_tail >= (size_t)backend->n_ctx)
+            status =
+                lk_fail(err, LK_E_FULL, "%zu tokens leave no room for an answer; give a larger -c",
+                        t.n_head + t.n_tail);
+        if (!status && item == first) status = save_head(q, item, &t, backend, record, err);
+        if (!status) status = run_question(q, item, &t, backend, &sum, err);
+        lk_item_tokens_free(&t);
+    }
+    if (!status) status = record_scores(&sum, record, err);
+    lk_buf_free(&sum.answers);
     return status;
 }
 

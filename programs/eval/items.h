@@ -59,6 +59,7 @@ struct lk_item {
     size_t n_generate; /* maximum number of tokens of an answer */
     double length;     /* requested tokens, question and answer together; 0: not requested */
     double depth;      /* of the needle, 0 (start) to 1 (end); < 0: none */
+    const struct lk_item *next; /* another question about the same context, or NULL */
 };
 
 /* How items become prompts for a model. */
@@ -138,6 +139,7 @@ lk_status lk_items_alloc(struct lk_items *items, size_t n, lk_err *err);
 struct lk_grid_point {
     size_t part, round;
     size_t length;     /* maximum number of tokens of the item and its answer */
+    size_t n_question; /* about its document; 0: one */
     double depth;      /* 0 to 1; < 0 if the grid has no depths */
     struct lk_rng rng; /* of this item alone */
     const void *user;  /* the grid's */
@@ -165,6 +167,9 @@ lk_status lk_items_generate(const struct lk_item_grid *grid, const struct lk_ite
  * Items are put to a backend, answered greedily in the model's own words, and scored. The
  * likelihood of the right answer is measured too. It distinguishes caches even if a small model is
  * always wrong or always right.
+ *
+ * Several questions about a context start from the same cache: the one that its prompt left. Their
+ * scores are means.
  *
  * Fields of a record: "part", "length", "depth", "prompt" ("chat" or "plain"), "n_head", "n_tail",
  * "answer" (the text), the item's scores, and "nll" (nats per token of the right answer). */

@@ -78,3 +78,13 @@ char *lk_task_detokenize(const lk_model *model, const int32_t *tok, size_t n) {
             if ((unsigned char)out[i] >= 0x80) out[i] = '?';
     return out;
 }
+
+void lk_record_cache_stats(json_t *record, const struct lk_backend *backend) {
+    lk_session_stats stats = lk_backend_stats(backend);
+    if (stats.n_tok == 0 || json_object_get(record, "bits_per_value")) return;
+    json_object_set_new(record, "n_tok", json_integer((json_int_t)stats.n_tok));
+    json_object_set_new(record, "bits_per_value", json_real(stats.bits_per_value));
+    json_object_set_new(record, "bytes_per_token", json_real(stats.bytes_per_token));
+    if (stats.sidecar_bytes)
+        json_object_set_new(record, "bits_with_sidecar", json_real(stats.bits_with_sidecar));
+}

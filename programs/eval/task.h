@@ -24,6 +24,7 @@ struct lk_eval_opts {
     bool quick;        /* few and short items */
     bool plain;        /* questions without the model's chat template */
     size_t min_answer; /* tokens that a generated answer has at least */
+    size_t n_question; /* about each document, all of n_ctx tokens; 0: one, of several lengths */
 };
 
 /* What a task is opened with. */
@@ -44,6 +45,7 @@ struct lk_task {
     const char *name, *summary;
     const void *arg;      /* for tasks that share their functions */
     bool own_process;     /* every item runs on every backend in a process of its own */
+    size_t max_question;  /* about a document; 0: one */
     bool has_noise_floor; /* with the weights as shipped, llama.cpp:plain is measured too */
 
     /* LK_E_ARG, LK_E_IO or LK_E_FORMAT, with advice, if data is missing or invalid. */
@@ -101,6 +103,9 @@ lk_status lk_task_tokenize(const lk_model *model, const char *text, size_t len, 
 /* Like lk_task_tokenize, for --text. LK_E_ARG if it has fewer than n_ctx tokens. */
 lk_status lk_task_tokenize_text(const struct lk_eval_opts *opts, const lk_model *model,
                                 size_t n_ctx, int32_t **tok, size_t *n_tok, lk_err *err);
+
+/* Add the fields about the cache that every record has, unless it has them. */
+void lk_record_cache_stats(json_t *record, const struct lk_backend *backend);
 
 /* The text of n tokens. If it is not valid UTF-8, as when a token ends within a character, every
  * byte from 0x80 on becomes '?'. Owned: free(). NULL if there is no memory. */

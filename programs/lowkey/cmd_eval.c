@@ -18,7 +18,7 @@ struct eval_args {
     struct model_args model;
     struct string_list kv;
     const char *text, *data, *output;
-    int64_t limit, seed, ctx, min_answer;
+    int64_t limit, seed, ctx, min_answer, questions;
     bool quick, plain, json;
 };
 
@@ -82,6 +82,10 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "minimum number of tokens of a generated answer (default 0), for small chat models "
               "that end their turn at once",
               OPT_INT, &a->min_answer, 0, 1 << 20},
+             {0, "questions", "N",
+              "questions about each document of vt and fwe, all documents of -c tokens (default: "
+              "one, documents of several lengths)",
+              OPT_INT, &a->questions, 1, 4},
              {0, "json", NULL, "print the results as JSON lines", OPT_FLAG, &a->json},
          }},
         model_options(&a->model, MODEL_RUN_ALONE),
@@ -312,6 +316,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
                                           .n_ctx = (int32_t)a.ctx,
                                           .plain = a.plain,
                                           .min_answer = (size_t)a.min_answer,
+                                          .n_question = (size_t)a.questions,
                                           .quick = a.quick};
         status = run_tasks(&a, &eval, command_line);
     }
