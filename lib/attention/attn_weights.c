@@ -27,7 +27,7 @@ static void join_ranges(const struct lk_attn *attn, int n_range, int head_kv, in
 }
 
 /* Add the weights that the item's queries, of one KV head, give to the rows of chunk [a, b). */
-static void add_weights(struct lk_attn_item *item, int n_range, int64_t a, int64_t b,
+static void add_weights(struct lk_attn_item *item, int n_range, int64_t a, int64_t b, bool largest,
                         float *attn_scores) {
     const struct lk_attn *attn = item->attn;
     lk_attn_item_score(item, a, b);
@@ -40,22 +40,27 @@ static void add_weights(struct lk_attn_item *item, int n_range, int64_t a, int64
         float *row = attn_scores + (a + lo - attn->k->first) * attn->n_head_kv + item->head_kv;
         float scale = 1 / sum;
         for (int t = 0; t < n; t++) s[t] *= scale; /* rounded before it is added */
-        for (int t = 0; t < n; t++) row[(size_t)t * attn->n_head_kv] += s[t];
+        for (int t = 0; t < n; t++) {
+            float *to = &row[(size_t)t * attn->n_head_kv];
+            *to = largest ? fmaxf(*to, s[t]) : *to + s[t];
+        }
     }
 }
 
-void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, bool last,
+void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, enum lk_policy_scores kind,
                                float *attn_scores, int ith, int nth) {
+    bool last = kind == LK_SCORES_LAST, largest = kind == LK_SCORES_REPLAY;
     const struct lk_kv *k = attn->k;
+    int64_t end = largest ? k->n_tok - attn->n_tok : k->n_tok;
     int group = attn->n_head / attn->n_head_kv, n_query = attn->n_tok * group;
-    int n_chunk = (int)((k->n_tok - k->first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK);
+    int n_chunk = (int)((end - k->first + LK_ATTN_CHUNK - 1) / LK_ATTN_CHUNK);
     struct lk_attn_item item = lk_attn_item_new(attn, ith);
     struct lk_kernels_state before;
     lk_kernels_enter(attn->kernels, &before);
     for (int i = ith; i < attn->n_head_kv * n_chunk; i += nth) {
         int head_kv = i % attn->n_head_kv;
         int64_t a = k->first + (int64_t)(i / attn->n_head_kv) * LK_ATTN_CHUNK,
-                b = a + LK_ATTN_CHUNK < k->n_tok ? a + LK_ATTN_CHUNK : k->n_tok;
+                b = a + LK_ATTN_CHUNK < end ? a + LK_ATTN_CHUNK : end;
         for (int64_t row = a; last && row < b; row++)
             attn_scores[(row - k->first) * attn->n_head_kv + head_kv] = 0;
         int64_t tok = a - (k->n_tok - attn->n_tok); /* the first that sees a row of the chunk */
@@ -63,7 +68,7 @@ void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, bool las
         for (int q0 = tok > 0 ? (int)tok * group : 0, n; q0 < n_query; q0 += n) {
             n = n_query - q0 < LK_ATTN_QUERIES ? n_query - q0 : LK_ATTN_QUERIES;
             lk_attn_item_set(&item, head_kv, 1, q0, n, LK_ATTN_CHUNK);
-            add_weights(&item, n_range, a, b, attn_scores);
+            add_weights(&item, n_range, a, b, largest, attn_scores);
         }
     }
     lk_kernels_leave(attn->kernels, &before);

@@ -3,15 +3,20 @@
 #ifndef LK_ATTENTION_ATTN_WEIGHTS_H
 #define LK_ATTENTION_ATTN_WEIGHTS_H
 
+#include "recipe/policy.h"
+
 #include <stdbool.h>
 
 struct lk_attn;
 
 /* Between items and combine: add the weight that each row got from the call's queries to
- * attn_scores [k->n_tok - k->first][n_head_kv], by index. Weights are summed over the queries and
- * over the query heads of a KV head. last: only the newest token's weights, which replace the old
- * values. Weights are normalized over rows only, without extra_partial. */
-void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, bool last,
+ * attn_scores [k->n_tok - k->first][n_head_kv], by index. Weights are normalized over rows only,
+ * without extra_partial.
+ *
+ *   LK_SCORES_ALL      weights are summed over the queries and the query heads of a KV head
+ *   LK_SCORES_LAST     the same of the newest token alone, which replaces the old values
+ *   LK_SCORES_REPLAY   the largest weight, not the sum, of the rows before the call's own */
+void lk_attn_accumulate_scores(const struct lk_attn *attn, int n_range, enum lk_policy_scores kind,
                                float *attn_scores, int ith, int nth);
 
 /* For inspection: the weights with which token `tok` of the call attends. weight:

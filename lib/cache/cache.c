@@ -44,7 +44,9 @@ static const struct lk_evict *init_evict(struct lk_cache *cache, int layer,
     evict->policy.seed = (uint32_t)layer;
     evict->n_head = cache->kv[layer][LK_K].n_head;
     evict->unit = common_multiple(evict->unit ? evict->unit : 1, n_head);
-    evict->needs_scores = lk_policy_needed_scores(policy) != LK_SCORES_NONE;
+    enum lk_policy_scores needed = lk_policy_needed_scores(policy);
+    evict->needs_scores = needed != LK_SCORES_NONE;
+    evict->adds_scores = evict->needs_scores && needed != LK_SCORES_REPLAY;
     return evict;
 }
 
@@ -376,7 +378,7 @@ bool lk_cache_can_truncate(const struct lk_cache *cache, int64_t n_tok) {
         if (kv->n_tok - n_tok > kv->count[kv->n_level - 1].rows) return false;
         /* After an eviction, rows may be missing that an earlier query would see. */
         if (kv->n_swa == 0 && kv->first > 0) return false;
-        if (kv->evict && kv->evict->needs_scores && n_tok < kv->n_tok) return false;
+        if (kv->evict && kv->evict->adds_scores && n_tok < kv->n_tok) return false;
         if (kv->n_swa > 0 && kv->first > 0 && n_tok - kv->n_swa + 1 < kv->first) return false;
     }
     return true;
@@ -454,7 +456,7 @@ lk_status lk_cache_copy(struct lk_cache *to, struct lk_cache *from, lk_err *err)
 const char *lk_cache_refuses_drafts(const struct lk_cache *cache) {
     for (int k = 0; k < lk_cache_n_kv(cache); k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        if (kv->evict && kv->evict->needs_scores)
+        if (kv->evict && kv->evict->adds_scores)
             return "the recipe evicts by attention scores, and what drafts add to these cannot be "
                    "taken back";
         if (kv->rule[kv->n_level - 1].batch == 1)
@@ -499,7 +501,7 @@ int64_t lk_cache_draftable(const struct lk_cache *cache, int64_t n) {
     if (n > LK_DRAFT_TOKENS) n = LK_DRAFT_TOKENS;
     for (int k = 0; k < lk_cache_n_kv(cache) && n > 0; k++) {
         const struct lk_kv *kv = lk_cache_kv(cache, k);
-        if (kv->evict && kv->evict->needs_scores) return 0;
+        if (kv->evict && kv->evict->adds_scores) return 0;
         n = rows_that_fit(kv, n);
     }
     return n;

@@ -25,9 +25,9 @@ bool lk_evict_reserve(struct lk_evict *evict, struct lk_ledger *ledger, int64_t 
 void lk_evict_append(struct lk_evict *evict, int64_t n, int64_t pos) {
     for (int64_t i = evict->n; i < evict->n + n; i++, pos++)
         for (int h = 0; h < evict->n_head; h++) evict->pos[i * evict->n_head + h] = (int32_t)pos;
-    if (evict->needs_scores)
-        memset(evict->score + evict->n * evict->n_head, 0,
-               n * evict->n_head * sizeof *evict->score);
+    float score = evict->adds_scores ? 0 : LK_NOT_REPLAYED;
+    for (int64_t i = 0; evict->needs_scores && i < n * evict->n_head; i++)
+        evict->score[evict->n * evict->n_head + i] = score;
     evict->n += n;
 }
 

@@ -24,6 +24,7 @@ struct lk_evict {
     int n_head;        /* KV heads; 0: the layer does not evict */
     int unit;          /* heads that hold the same tokens; a divisor of n_head */
     bool needs_scores; /* the policy needs attention scores */
+    bool adds_scores;  /* and steps add to them */
     int64_t n;         /* rows held by all levels */
     int32_t *pos;      /* [n][n_head] positions, room for cap_pos */
     float *score;      /* [n][n_head] scores as lk_policy_needed_scores says, if needs_scores */
@@ -52,7 +53,8 @@ struct lk_evict_room {
 /* Make room for n rows; false without memory. */
 bool lk_evict_reserve(struct lk_evict *evict, struct lk_ledger *ledger, int64_t n);
 
-/* Append n rows at positions pos, pos + 1, ... with scores of 0. Room was reserved. */
+/* Append n rows at positions pos, pos + 1, ... with scores of 0, or LK_NOT_REPLAYED. Room was
+ * reserved. */
 void lk_evict_append(struct lk_evict *evict, int64_t n, int64_t pos);
 
 /* Bytes of n rows. */

@@ -9,6 +9,7 @@
 #include "engine/session_state.h"
 #include "lowkey_draft.h"
 #include "lowkey_serve.h"
+#include "recipe/recipe_levels.h"
 
 #include <string.h>
 
@@ -72,6 +73,11 @@ static lk_status prepare_entry(lk_batch_entry *entry) {
         return lk_fail(err, LK_E_FULL,
                        "the context of %d tokens is full; use a larger context length",
                        s->opts.n_ctx);
+    if (s->n_tok == 0 && lk_recipe_replays(s->recipe))
+        return lk_fail(
+            err, LK_E_UNSUPPORTED,
+            "'keep by replay' scores a prompt that is prefilled as a whole, not in chunks "
+            "or steps; use another policy here");
     lk_status status = lk_session_check_tokens(s, entry->tok, entry->n_tok, err);
     if (status) return status;
     if (s->cancelled && atomic_exchange(&s->cancelled, 0))

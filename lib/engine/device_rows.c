@@ -27,7 +27,7 @@ lk_status lk_device_rows_open(struct lk_session *s, const char *name, uint64_t l
 static void add_needs(const struct lk_kv *kv, struct lk_device_needs *needs) {
     needs->divided |= lk_kv_is_divided(kv) || kv->is_elsewhere;
     needs->evicts |= kv->evict != NULL;
-    needs->scores |= kv->evict && kv->evict->needs_scores;
+    needs->scores |= kv->evict && kv->evict->adds_scores;
     for (int i = 0; i < kv->n_level; i++) {
         const struct lk_level *level = &kv->level[i];
         const struct lk_codec *codec = &kv->rule[i].codec;
@@ -147,7 +147,7 @@ void lk_device_rows_free(struct lk_session *s) {
 
 bool lk_device_needs_scores(const struct lk_session *s) {
     for (int layer = 0; layer < s->cache->shape.n_layer; layer++)
-        if (s->cache->evict[layer].needs_scores) return true;
+        if (s->cache->evict[layer].adds_scores) return true;
     return false;
 }
 
@@ -157,7 +157,7 @@ static size_t score_floats(const struct lk_cache *cache, int n_tok, size_t *rese
     size_t max = 0;
     for (int layer = 0; layer < cache->shape.n_layer; layer++) {
         const struct lk_evict *evict = &cache->evict[layer];
-        if (!evict->needs_scores) continue;
+        if (!evict->adds_scores) continue;
         size_t n = (size_t)(evict->n + n_tok) * evict->n_head,
                cap = (size_t)evict->cap_score * evict->n_head;
         if (n > max) max = n;
@@ -472,7 +472,7 @@ static lk_status attend_there(struct lk_seq *const *seq, const struct lk_attn *a
     struct lk_attn call[LK_DEVICE_CALLS];
     for (size_t i = 0; i < n; i++) {
         const struct lk_session *s = seq[i]->session;
-        bool scored = s->cache->evict[layer_of(s, &attn[i])].needs_scores;
+        bool scored = s->cache->evict[layer_of(s, &attn[i])].adds_scores;
         call[i] = attn[i];
         set_partials(seq[i], &call[i]);
         if (!scored && !call[i].extra_partial && !lk_attn_device_joins(&attn[i]))
@@ -521,7 +521,7 @@ static lk_status fetch_scores(struct lk_session *s) {
         const struct lk_evict *evict = &cache->evict[layer];
         const float *added = rows->added + (size_t)layer * rows->score_stride;
         bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
-        size_t n = evict->needs_scores ? (size_t)evict->n * evict->n_head : 0;
+        size_t n = evict->adds_scores ? (size_t)evict->n * evict->n_head : 0;
         for (size_t i = 0; i < n; i++) evict->score[i] = added[i] + (last ? 0 : evict->score[i]);
     }
     return status;

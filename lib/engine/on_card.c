@@ -81,7 +81,7 @@ static void score(const struct lk_layer_job *job, size_t i) {
     const struct lk_evict *evict = &seq->session->cache->evict[job->index];
     struct lk_attn call = lk_pass_seq_attn(job, i, job->q, job->out);
     bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
-    if (job->stores && evict->needs_scores && !seq->failed) lk_device_score(seq, &call, last);
+    if (job->stores && evict->adds_scores && !seq->failed) lk_device_score(seq, &call, last);
 }
 
 static void issue_attention(void *user) {

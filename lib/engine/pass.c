@@ -179,7 +179,8 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
             struct lk_attn attn = lk_pass_seq_attn(job, task / 2, NULL, NULL);
             seq->n_range = lk_device_has_rows(seq) ? lk_device_ranges(seq, &attn)
                                                    : lk_attn_ranges(&attn, attn.k, attn.v);
-            seq->attn_scores = cache->evict[job->index].score;
+            const struct lk_evict *evict = &cache->evict[job->index];
+            seq->attn_scores = evict->adds_scores ? evict->score : NULL;
         }
     }
 }
@@ -208,13 +209,13 @@ static void score_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
     for (size_t i = 0; i < job->pass->n_seq; i++) {
         struct lk_seq *seq = &job->pass->seq[i];
         const struct lk_evict *evict = seq->session->cache->kv[job->index][LK_K].evict;
-        if (seq->failed || !evict || !evict->needs_scores) continue;
+        if (seq->failed || !evict || !evict->needs_scores || !seq->attn_scores) continue;
         struct lk_attn attn = lk_pass_seq_attn(job, i, dst->src[1], NULL);
-        bool last = lk_policy_needed_scores(&evict->policy) == LK_SCORES_LAST;
+        enum lk_policy_scores kind = lk_policy_needed_scores(&evict->policy);
         if (!lk_device_has_rows(seq))
-            lk_attn_accumulate_scores(&attn, seq->n_range, last, seq->attn_scores, ith, nth);
+            lk_attn_accumulate_scores(&attn, seq->n_range, kind, seq->attn_scores, ith, nth);
         else if (ith == 0)
-            lk_device_score(seq, &attn, last);
+            lk_device_score(seq, &attn, kind == LK_SCORES_LAST);
     }
 }
 

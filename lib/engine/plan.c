@@ -94,10 +94,11 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     uint64_t activations = chunk * layer_floats(hp) * sizeof(float) +
                            lk_linear_scratch_bytes(model->net, (int64_t)chunk);
     bool card = !chunked && prompt_is_there(model, shape.device, &needs);
-    uint64_t hidden = chunked ? 0 : n_tok * lk_prefill_hidden_bytes(model->net, card);
-    uint64_t exact = chunked
-                         ? chunk * lk_cache_f16_bytes(&shape, 1)
-                         : n_tok * lk_prefill_exact_bytes(model->net, card); /* not quantized yet */
+    size_t n_replay = 0;
+    if (!chunked) status = lk_replay_count(model, recipe, n_tok, &n_replay, err);
+    if (status) return status;
+    uint64_t exact = chunked ? chunk * lk_cache_f16_bytes(&shape, 1)
+                             : lk_prefill_bytes(model->net, card, n_tok, n_replay);
     uint64_t select = chunked ? 0 : needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
 
     uint64_t sidecar = lk_model_sidecar_bytes(model, recipe, needs.latents);
@@ -116,8 +117,8 @@ lk_status lk_plan_part(const lk_model *model, const lk_recipe *recipe, const lk_
     if (model->net->device)
         out->device_bytes = model->net->device_bytes + activations +
                             (card ? lk_prefill_card_bytes(model->net, n_tok) : 0);
-    out->peak_bytes = out->weight_bytes + cache - out->device_cache_bytes + out->scratch_bytes +
-                      hidden + exact + select;
+    out->peak_bytes =
+        out->weight_bytes + cache - out->device_cache_bytes + out->scratch_bytes + exact + select;
     out->bits_per_value = 16.0 * cache / out->f16_bytes;
     return LK_OK;
 }

@@ -18,6 +18,8 @@
  * Between any two chunks the prefill of a session can be cut short and go on later, bit for bit:
  * all that the next chunk needs is in struct lk_prefill and in the session (prefill_state.h).
  *
+ * For a policy by replay, the chunks of the replay (replay.h) follow the prompt in each layer.
+ *
  * Recipes that are eager go through the cache instead, in chunks (batch.h). */
 #include "engine/prefill.h"
 
@@ -40,8 +42,8 @@ static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *
     ggml_build_forward_expand(g->graph, g->x_out);
     status = lk_graph_finish(g, &p->s->ledger, err);
     if (status) return status;
-    lk_graph_set(g->tok, 0, p->tok + at, n * sizeof *p->tok);
-    lk_graph_set_positions(g, 0, at, n);
+    lk_graph_set(g->tok, 0, lk_prefill_tok(p, at), n * sizeof *p->tok);
+    lk_graph_set_positions(g, 0, lk_prefill_pos(p, at), n);
     status = lk_graph_run(g, p->s->model, err);
     if (status) return status;
     if (lk_prefill_is_there(p, p->net->first_layer))
@@ -57,8 +59,10 @@ static lk_status embed_chunk(struct lk_prefill *p, size_t at, size_t n, lk_err *
  * end of a chunk, so chunks of such models also end at the planned checkpoints. */
 static size_t chunk_length(const struct lk_prefill *p, size_t at) {
     const struct lk_checkpoints *c = &p->s->checkpoints;
-    size_t end = at / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK + LK_PREFILL_CHUNK;
-    if (end > p->n_tok) end = p->n_tok;
+    size_t start = at < p->n_tok ? 0 : p->n_tok,
+           last = at < p->n_tok ? p->n_tok : lk_prefill_end(p);
+    size_t end = start + (at - start) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK + LK_PREFILL_CHUNK;
+    if (end > last) end = last;
     for (int i = 0; p->s->recurrent && i < c->n_planned; i++)
         if (c->planned[i].n_tok > at && c->planned[i].n_tok < end) end = c->planned[i].n_tok;
     return end - at;
@@ -105,9 +109,11 @@ static lk_status take_logits(struct lk_prefill *p, lk_err *err) {
  * that goes on: memory of the pass, which other evaluations may have used. */
 static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     struct lk_pass *pass = &p->s->pass;
-    lk_status status = lk_pass_reset(pass, 1, err);
+    lk_status status = p->has_begun ? LK_OK : lk_prefill_set_replay(p, err);
+    size_t n_all = lk_prefill_end(p);
+    if (!status) status = lk_pass_reset(pass, 1, err);
     if (!status)
-        lk_pass_add(pass, p->s, p->n_tok < LK_PREFILL_CHUNK ? (int)p->n_tok : LK_PREFILL_CHUNK, 0);
+        lk_pass_add(pass, p->s, n_all < LK_PREFILL_CHUNK ? (int)n_all : LK_PREFILL_CHUNK, 0);
     if (!status) status = lk_pass_reserve_attn(pass, err);
     if (!status) status = lk_recurrent_there_prepare(p->s, err);
     if (p->has_begun) return status; /* it goes on */
@@ -115,10 +121,9 @@ static lk_status prepare(struct lk_prefill *p, lk_err *err) {
     for (size_t i = 0; !status && i < p->n_session; i++)
         status = lk_prefill_check_limit(p, p->session[i], err);
     if (!status) status = lk_prefill_alloc(p, err);
-    size_t n_embedded = p->net->first_layer == 0 ? p->n_tok : 0;
-    for (size_t at = 0; !status && at < n_embedded; at += LK_PREFILL_CHUNK)
-        status = embed_chunk(
-            p, at, p->n_tok - at < LK_PREFILL_CHUNK ? p->n_tok - at : LK_PREFILL_CHUNK, err);
+    size_t n_embedded = p->net->first_layer == 0 ? n_all : 0;
+    for (size_t at = 0, n; !status && at < n_embedded; at += n)
+        status = embed_chunk(p, at, n = chunk_length(p, at), err);
     p->has_begun = !status;
     return status;
 }
@@ -148,7 +153,7 @@ static lk_status run_chunk(struct lk_prefill *p, lk_err *err) {
  * same result. */
 static lk_status run_layer(struct lk_prefill *p, lk_err *err) {
     struct lk_session *s = p->s;
-    uint64_t n_layer = (uint64_t)p->net->hp.n_layer;
+    uint64_t n_layer = (uint64_t)p->net->hp.n_layer, n_all = lk_prefill_end(p);
     lk_status status = p->is_prepared ? LK_OK : lk_prefill_prepare_layer(p, p->layer, err);
     if (status) return status;
     /* Only K and V of earlier tokens matter from there on, and this layer has none. */
@@ -156,10 +161,10 @@ static lk_status run_layer(struct lk_prefill *p, lk_err *err) {
         p->job.stores || p->embedding ? 0 : (p->n_tok - 1) / LK_PREFILL_CHUNK * LK_PREFILL_CHUNK;
     if (!p->is_prepared) p->at = first;
     p->is_prepared = true;
-    while (p->at < p->n_tok) {
+    while (p->at < n_all) {
         status = run_chunk(p, err);
         if (!status && !lk_report(s->model, s->opts.progress, s->opts.user,
-                                  (uint64_t)p->layer * p->n_tok + p->at, n_layer * p->n_tok))
+                                  (uint64_t)p->layer * n_all + p->at, n_layer * n_all))
             status = lk_fail(err, LK_E_CANCELLED, "cancelled during prefill");
         if (status) return status;
     }
@@ -194,8 +199,7 @@ static lk_status run_layers(struct lk_prefill *p, lk_err *err) {
     return status;
 }
 
-/* Compute the prompt once for all sessions of p. A session whose policies select rows must be
- * alone. */
+/* Compute the prompt once for all sessions of p. Only the first one may select rows. */
 static lk_status prefill_group(struct lk_prefill *p, lk_err *err) {
     lk_checkpoints_open_planned(p->s);
     lk_status status = run_layers(p, err);
@@ -268,6 +272,11 @@ static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
     struct lk_session **group = lk_alloc(ledger, LK_FOR_OTHER, n * sizeof *group);
     if (!status && !group) status = lk_fail(err, LK_E_NOMEM, "out of memory for %zu sessions", n);
     status = lk_agree(session[0]->model, status, err);
+    size_t selecting = 0; /* the one of the group that selects rows */
+    while (selecting < n &&
+           (session[selecting]->recipe->eager || !selects_rows(session[selecting])))
+        selecting++;
+    if (!status && selecting < n) group[n_group++] = session[selecting];
     for (size_t i = 0; !status && i < n; i++)
         if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) {
@@ -278,7 +287,7 @@ static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
         struct lk_prefill p = prefill_of(op, &session[i], 1);
         if (session[i]->recipe->eager)
             status = lk_session_extend(session[i], op->tok, op->n, err);
-        else if (selects_rows(session[i]))
+        else if (i != selecting && selects_rows(session[i]))
             status = prefill_group(&p, err);
     }
     for (size_t i = 0; !status && i < n; i++) status = lk_device_settle(session[i], err);

@@ -46,7 +46,8 @@ static void choose_exact(struct lk_prefill *p) {
     const struct lk_hparams *hp = &p->net->hp;
     p->exact = p->exact_kv[hp->n_shared > 0 && hp->is_swa[p->job.layer]];
     if (!has_rows(p)) return;
-    for (int side = 0; side < 2; side++) wrap_rows(&p->exact[side], kv_of(p, side), (int)p->n_tok);
+    int n = (int)lk_prefill_rows(p->n_tok, p->n_replay);
+    for (int side = 0; side < 2; side++) wrap_rows(&p->exact[side], kv_of(p, side), n);
 }
 
 /* src: k, v and q of the chunk (struct lk_qkv). Writes the K and V rows after the exact rows of
@@ -64,10 +65,18 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
             &part, (char *)p->exact[side].rows + head * kv->level[0].head_bytes, (int)kv->n_tok - n,
             n, (const float *)dst->src[side]->data + (size_t)head * d, (size_t)n_head * d);
     }
-    if (ith != nth - 1 || p->exact[LK_K].kv.n_tok > LK_PREFILL_CHUNK) return;
+    if (ith != nth - 1 || p->at >= LK_PREFILL_CHUNK || p->at >= p->n_tok) return;
     for (size_t i = 0; i < p->n_session; i++)
         lk_cache_observe(p->session[i]->cache, p->job.index, dst->src[2]->data, n,
                          p->net->hp.n_head);
+}
+
+/* Forgets the rows of the replay. */
+static void forget_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    (void)dst, (void)nth;
+    struct lk_prefill *p = userdata;
+    for (int side = 0; side < 2 && ith == 0; side++)
+        p->exact[side].kv.n_tok = p->exact[side].kv.count[0].rows = (int64_t)p->n_tok;
 }
 
 /* Selects the rows that a layer with an eviction policy keeps. */
@@ -219,12 +228,12 @@ static struct ggml_tensor *chunk_attention(struct lk_prefill *p, const struct lk
     struct ggml_tensor *rows[] = {pre->k, pre->v, pre->q};
     struct ggml_tensor *stored = lk_graph_effect(p->graph.ctx, store_node, rows, 3, p);
     ggml_build_forward_expand(p->graph.graph, stored);
-    bool selects = p->s->cache->kv[p->job.index][LK_K].evict;
+    bool selects = p->s->cache->kv[p->job.index][LK_K].evict, replay = p->at >= p->n_tok;
     struct ggml_tensor *ready = stored, *attn = NULL;
-    if (last_chunk && selects) { /* the policy uses the attention of the whole prompt */
-        attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
-        ready = lk_graph_effect(p->graph.ctx, select_node, &attn, 1, p);
-    }
+    if (replay || (last_chunk && selects)) /* the policy uses the attention of the whole prompt */
+        ready = attn = lk_attention_nodes(p->graph.ctx, &p->job, pre, stored);
+    if (last_chunk && replay) ready = lk_graph_effect(p->graph.ctx, forget_node, &ready, 1, p);
+    if (last_chunk && selects) ready = lk_graph_effect(p->graph.ctx, select_node, &ready, 1, p);
     if (last_chunk)
         ggml_build_forward_expand(p->graph.graph,
                                   lk_graph_effect(p->graph.ctx, encode_node, &ready, 1, p));
@@ -247,7 +256,7 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
     const struct lk_hparams *hp = &p->net->hp;
     struct lk_graph *g = &p->graph;
     bool last_layer = layer == hp->n_layer - 1, last_chunk = at + n == p->n_tok;
-    bool there = lk_prefill_is_there(p, layer);
+    bool there = lk_prefill_is_there(p, layer), replay = at >= p->n_tok;
     lk_graph_set_device(g, p->s->model, 1);
     lk_status status = lk_graph_begin(g, LK_PREFILL_NODES, &p->s->ledger, err);
     if (status) return status;
@@ -263,10 +272,11 @@ static lk_status build_chunk(struct lk_prefill *p, int layer, size_t at, size_t 
         pre = lk_pre_nodes(g, p->net, layer, g->x_in, g->pos);
         attn = lk_net_recurs_there(p->net, layer)
                    ? lk_recurrent_there_nodes(g, p->s, layer, &pre, 0, (int)n, false)
-                   : attend_in_ram(p, layer, &pre, last_chunk);
+                   : attend_in_ram(p, layer, &pre, at + n == lk_prefill_end(p));
     }
-    if (hp->is_recurrent[layer]) ggml_build_forward_expand(g->graph, attn); /* for its effect */
-    bool goes_on = !last_layer || p->embedding; /* x of all tokens is needed */
+    if (hp->is_recurrent[layer] || replay)
+        ggml_build_forward_expand(g->graph, attn); /* for its effect */
+    bool goes_on = !last_layer || p->embedding;    /* x of all tokens is needed */
     bool stays = there && !last_layer;
     if (goes_on || last_chunk) x = lk_post_nodes(g, p->net, layer, &pre, attn);
     if (last_layer && p->embedding) x = p->net->family->norm(p->net, g->ctx, x);
@@ -305,7 +315,8 @@ static void set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
     struct lk_attn attn = lk_pass_attn(&p->job);
     attn.n_tok = n;
     seq->n_range = lk_attn_ranges(&attn, seq->source[LK_K], seq->source[LK_V]);
-    seq->attn_scores = p->attn_scores;
+    const struct lk_evict *evict = &p->s->cache->evict[p->job.index];
+    seq->attn_scores = evict->adds_scores == (p->at < p->n_tok) ? p->attn_scores : NULL;
 }
 
 lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
@@ -331,9 +342,10 @@ lk_status lk_prefill_compute_chunk(struct lk_prefill *p, int layer, size_t at, s
     struct lk_graph *g = &p->graph;
     if (!lk_net_has(p->net, layer)) return LK_OK;
     bring_x(p, layer, at, n);
-    if (g->tok) lk_graph_set(g->tok, 0, p->tok + at, n * sizeof *p->tok);
-    lk_graph_set_positions(g, 0, at, n);
-    if (!lk_prefill_is_there(p, layer)) set_sequence(p, layer, at + n, (int)n);
+    if (g->tok) lk_graph_set(g->tok, 0, lk_prefill_tok(p, at), n * sizeof *p->tok);
+    size_t pos = lk_prefill_pos(p, at);
+    lk_graph_set_positions(g, 0, pos, n);
+    if (!lk_prefill_is_there(p, layer)) set_sequence(p, layer, pos + n, (int)n);
     lk_status status = lk_graph_run(g, p->s->model, err);
     if (status) lk_abort(p->s->model, err->msg); /* others wait for partial attention */
     if (!status && p->s->pass.seq[0].failed == LK_E_IO) status = lk_fail_lost(err);

@@ -18,23 +18,25 @@ static int count_stored(const struct lk_hparams *hp, int layer) {
 /* The next step: after the last chunk of a layer, that is the next layer. */
 static struct lk_saved_prefill head_of(const struct lk_session *s) {
     const struct lk_prefill *p = s->suspended;
-    bool layer_done = p->is_prepared && p->at == p->n_tok;
+    bool layer_done = p->is_prepared && p->at == lk_prefill_end(p);
     bool in_layer = p->is_prepared && !layer_done;
     return (struct lk_saved_prefill){.n_tok = p->n_tok,
                                      .at = in_layer ? p->at : 0,
                                      .n_done = lk_prefill_done(p),
                                      .layer = p->layer + layer_done,
                                      .is_prepared = in_layer,
-                                     .n_planned = s->checkpoints.n_planned};
+                                     .n_planned = s->checkpoints.n_planned,
+                                     .n_replay = (int32_t)p->n_replay};
 }
 
 /* Bytes of the parts after the head. */
 static uint64_t x_bytes(const struct lk_hparams *hp, const struct lk_saved_prefill *head) {
-    return head->n_tok * (uint64_t)hp->n_embd * sizeof(float);
+    return (head->n_tok + (uint64_t)head->n_replay) * (uint64_t)hp->n_embd * sizeof(float);
 }
 static uint64_t exact_bytes(const struct lk_net *net, const struct lk_saved_prefill *head) {
     bool has = head->is_prepared || net->hp.n_shared > 0;
-    return has ? head->n_tok * lk_prefill_exact_bytes(net, false) : 0;
+    size_t n = lk_prefill_rows(head->n_tok, (size_t)head->n_replay);
+    return has ? n * lk_prefill_exact_bytes(net, false) : 0;
 }
 static uint64_t score_bytes(const struct lk_session *s, const struct lk_saved_prefill *head) {
     if (!head->is_prepared) return 0;
@@ -57,8 +59,14 @@ lk_status lk_prefill_check_save(const struct lk_session *s, lk_err *err) {
     return s->suspended ? check_place(s, err) : LK_OK;
 }
 
-bool lk_prefill_is_complete(const struct lk_session *s) {
-    return s->suspended && head_of(s).layer == s->model->net->hp.n_layer;
+/* The logits are there: of all layers, or of the last one, whose replay is left. */
+static bool has_predicted(const struct lk_saved_prefill *head, const struct lk_hparams *hp) {
+    return head->layer + (head->at >= head->n_tok) == hp->n_layer;
+}
+
+bool lk_prefill_has_logits(const struct lk_session *s) {
+    struct lk_saved_prefill head = s->suspended ? head_of(s) : (struct lk_saved_prefill){0};
+    return s->suspended && has_predicted(&head, &s->model->net->hp);
 }
 
 void lk_prefill_view(const struct lk_session *s, struct lk_cache *view, struct lk_kv (*kv)[2]) {
@@ -161,14 +169,15 @@ static const char *check_plans(const struct lk_session *s, const uint8_t *data, 
 }
 
 static const char *check_section(const struct lk_session *s, const uint8_t *data, uint64_t size,
-                                 const struct lk_saved_prefill *head, bool has_logits) {
+                                 const struct lk_saved_prefill *head, size_t n_replay,
+                                 bool has_logits) {
     const struct lk_hparams *hp = &s->model->net->hp;
     bool all_done = head->layer == hp->n_layer;
     if (s->recipe->eager || head->layer < 0 || head->layer > hp->n_layer || head->n_planned < 0 ||
         head->is_prepared < 0 || head->is_prepared > 1 || head->n_tok == 0 ||
         head->n_done > head->n_tok ||
-        (head->is_prepared ? head->at >= head->n_tok || all_done : head->at > 0) ||
-        has_logits != all_done)
+        (head->is_prepared ? head->at >= head->n_tok + n_replay || all_done : head->at > 0) ||
+        (size_t)head->n_replay != n_replay || has_logits != has_predicted(head, hp))
         return "its prefill is at an impossible step";
     uint64_t x = x_bytes(hp, head), exact = exact_bytes(s->model->net, head),
              scores = score_bytes(s, head);
@@ -187,11 +196,15 @@ lk_status lk_prefill_check(const struct lk_session *s, const uint8_t *data, uint
     lk_status status = check_place(s, err);
     if (status) return status;
     const char *reason = NULL;
+    size_t n_replay = 0;
     if (size < sizeof head) return lk_fail(err, LK_E_FORMAT, "its prefill is truncated");
     memcpy(&head, data, sizeof head);
     if (head.n_tok != n_tok) reason = "its prefill has another number of tokens";
+    if (!reason) status = lk_replay_count(s->model, s->recipe, n_tok, &n_replay, err);
+    if (status) return status;
     if (!reason)
-        reason = check_section(s, data + sizeof head, size - sizeof head, &head, has_logits);
+        reason =
+            check_section(s, data + sizeof head, size - sizeof head, &head, n_replay, has_logits);
     if (reason) return lk_fail(err, LK_E_FORMAT, "%s", reason);
     *n_layer = count_stored(&s->model->net->hp, head.layer);
     return LK_OK;
@@ -272,7 +285,8 @@ lk_status lk_prefill_load(struct lk_session *s, const uint8_t *data, lk_err *err
     if (!status) status = lk_prefill_suspend_new(s, head.n_tok, err);
     if (status) return status;
     struct lk_prefill *p = s->suspended;
-    status = lk_prefill_check_limit(p, s, err);
+    status = lk_prefill_set_replay(p, err);
+    if (!status) status = lk_prefill_check_limit(p, s, err);
     if (!status) status = lk_prefill_alloc(p, err);
     if (status) return status;
     plan(s, plans, head.n_planned);

@@ -4,9 +4,9 @@
  *
  *   | struct lk_saved_prefill | x | exact K, exact V | scores | planned checkpoints |
  *
- *   x        f32 [n_tok][n_embd]
- *   exact    of each kind of layers, room for n_tok rows as in struct lk_exact_rows; nothing before
- *            the first chunk of a layer, unless later layers attend to them
+ *   x        f32 [n_tok + n_replay][n_embd]
+ *   exact    of each kind of layers, room for lk_prefill_rows as in struct lk_exact_rows; nothing
+ *            before the first chunk of a layer, unless later layers attend to them
  *   scores   f32 [n_tok][n_head_kv] of the layer that is not done, if its policy needs them
  *   planned  | struct lk_saved_plan | states of recurrent layers | blocks that it holds itself |
  *
@@ -19,7 +19,7 @@
 struct lk_saved_prefill {
     uint64_t n_tok, at;
     uint64_t n_done; /* lk_prefill_done */
-    int32_t layer, is_prepared, n_planned, zero;
+    int32_t layer, is_prepared, n_planned, n_replay;
 };
 
 struct lk_saved_plan {
@@ -35,8 +35,8 @@ lk_status lk_prefill_check_save(const struct lk_session *session, lk_err *err);
 void lk_prefill_view(const struct lk_session *session, struct lk_cache *view,
                      struct lk_kv (*kv)[2]);
 
-/* Does the session hold a suspended prefill that has computed all layers, and its logits? */
-bool lk_prefill_is_complete(const struct lk_session *session);
+/* Does the session hold a suspended prefill that has computed its logits? */
+bool lk_prefill_has_logits(const struct lk_session *session);
 
 /* Write the section of a suspended prefill. False if the writer fails. */
 bool lk_prefill_write(const struct lk_session *session, const struct lk_writer *writer);

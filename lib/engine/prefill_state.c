@@ -16,6 +16,18 @@ void lk_prefill_free(struct lk_prefill *p) {
     lk_release(ledger, LK_FOR_SCRATCH, p->x, p->x_size);
     lk_release(ledger, LK_FOR_SCRATCH, p->attn_scores, p->scratch.attn_scores);
     lk_release(ledger, LK_FOR_SCRATCH, p->order, p->scratch.ranked);
+    lk_release(ledger, LK_FOR_SCRATCH, p->replay, p->n_replay * sizeof *p->replay);
+}
+
+lk_status lk_prefill_set_replay(struct lk_prefill *p, lk_err *err) {
+    size_t n = 0;
+    if (p->embedding) return LK_OK;
+    lk_status status = lk_replay_count(p->s->model, p->s->recipe, p->n_tok, &n, err);
+    if (status || n == 0) return status;
+    p->replay = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, n * sizeof *p->replay);
+    if (!p->replay) return lk_fail(err, LK_E_NOMEM, "out of memory for %zu tokens of a replay", n);
+    p->n_replay = n;
+    return lk_replay_write(p->s->model, p->tok, p->n_tok, p->replay, err);
 }
 
 /* Bytes of K, or of V, of one token in the layers of a kind. */
@@ -40,8 +52,11 @@ uint64_t lk_prefill_exact_bytes(const struct lk_net *net, bool card) {
     return sum;
 }
 
-uint64_t lk_prefill_hidden_bytes(const struct lk_net *net, bool card) {
-    return is_here(net, card, false) ? (uint64_t)net->hp.n_embd * sizeof(float) : 0;
+uint64_t lk_prefill_bytes(const struct lk_net *net, bool card, size_t n_tok, size_t n_replay) {
+    uint64_t hidden = is_here(net, card, false) ? net->hp.n_embd * sizeof(float) : 0;
+    return (n_tok + n_replay) * hidden +
+           lk_prefill_rows(n_tok, n_replay) * lk_prefill_exact_bytes(net, card) +
+           n_replay * sizeof(int32_t);
 }
 
 lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
@@ -49,13 +64,14 @@ lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
     const struct lk_hparams *hp = &p->net->hp;
     bool ok = true, exact_here = is_here(p->net, p->card.used, true);
     bool x_here = p->embedding || is_here(p->net, p->card.used, false);
-    if (x_here) p->x_size = p->n_tok * hp->n_embd * sizeof(float);
+    if (x_here) p->x_size = lk_prefill_end(p) * hp->n_embd * sizeof(float);
     p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
     if (x_here) p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
     for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
         for (int side = 0; side < 2; side++) {
             struct lk_exact_rows *exact = &p->exact_kv[kind][side];
-            if (exact_here) exact->size = p->n_tok * exact_bytes(hp, kind, side);
+            if (exact_here)
+                exact->size = lk_prefill_rows(p->n_tok, p->n_replay) * exact_bytes(hp, kind, side);
             if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
             ok = ok && (exact->rows || exact->size == 0);
         }
@@ -69,7 +85,7 @@ lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
                    "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
                    "prefill instead",
                    p->n_tok,
-                   (double)(p->x_size + p->n_tok * lk_prefill_exact_bytes(p->net, p->card.used)) /
+                   (double)lk_prefill_bytes(p->net, p->card.used, p->n_tok, p->n_replay) /
                        (1 << 20));
 }
 
@@ -99,9 +115,8 @@ lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_ses
                        rows ? rows->name : p->net->device->name, (double)device_limit / (1 << 20),
                        on_card ? " or chunked prefill" : "");
     uint64_t cache = needs.cache - needs.device;
-    uint64_t exact =
-        p->n_tok * (lk_prefill_hidden_bytes(p->net, card) + lk_prefill_exact_bytes(p->net, card)) +
-        needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
+    uint64_t exact = lk_prefill_bytes(p->net, card, p->n_tok, p->n_replay) +
+                     needs.evict_scratch.attn_scores + needs.evict_scratch.ranked;
     if (!limit || held + cache + exact <= limit) return LK_OK;
     return lk_fail(
         err, LK_E_NOMEM,
@@ -136,9 +151,10 @@ void lk_prefill_drop(struct lk_session *s) {
         lk_checkpoints_drop_planned(s, s->checkpoints.n_planned - 1);
 }
 
-/* Tokens through layers. */
+/* Tokens through layers. A replay is a part of the work for each token. */
 static uint64_t done_steps(const struct lk_prefill *p) {
-    return (uint64_t)p->layer * p->n_tok + (p->is_prepared ? p->at : 0);
+    uint64_t n_all = lk_prefill_end(p), at = p->is_prepared ? p->at : 0;
+    return p->layer * p->n_tok + at * p->n_tok / n_all;
 }
 
 size_t lk_prefill_done(const struct lk_prefill *p) {

@@ -3,6 +3,7 @@
 #define LK_ENGINE_PREFILL_STATE_H
 
 #include "engine/prefill_card.h"
+#include "engine/replay.h"
 #include "engine/session_state.h"
 
 enum { LK_PREFILL_CHUNK = LK_EVAL_MAX, LK_PREFILL_NODES = 2 * LK_LAYER_NODES };
@@ -23,12 +24,14 @@ struct lk_prefill {
     size_t n_session;
     const struct lk_net *net;
     size_t n_tok;
-    float *x; /* [n_tok][n_embd] hidden states; NULL: all layers are on the card */
+    float *x; /* [n_tok + n_replay][n_embd] hidden states; NULL: all layers are on the card */
     size_t x_size;
     bool has_begun;     /* there is memory, and x */
     const int32_t *tok; /* [n_tok] */
-    int layer;          /* the next step: of the layers */
-    size_t at;          /* and of the tokens, if the layer is prepared */
+    int32_t *replay;    /* [n_replay] (replay.h), or NULL */
+    size_t n_replay;
+    int layer; /* the next step: of the layers */
+    size_t at; /* and of the tokens, then of the replay's, if the layer is prepared */
     bool is_prepared;
     struct lk_exact_rows exact_kv[LK_EXACT_KINDS][2]; /* [kind of layer][K, V] */
     struct lk_exact_rows *exact;                      /* [2] of the current layer */
@@ -48,8 +51,13 @@ struct lk_prefill {
  * later layers attend to them. card: layers that can are on the card. */
 uint64_t lk_prefill_exact_bytes(const struct lk_net *net, bool card);
 
-/* Bytes of its hidden states per token, likewise. */
-uint64_t lk_prefill_hidden_bytes(const struct lk_net *net, bool card);
+/* Exact rows that a layer has room for: of the prompt, and of a chunk of the replay. */
+static inline size_t lk_prefill_rows(size_t n_tok, size_t n_replay) {
+    return n_tok + (n_replay < LK_PREFILL_CHUNK ? n_replay : LK_PREFILL_CHUNK);
+}
+
+/* Bytes in RAM of hidden states, exact rows and a replay's tokens, likewise. */
+uint64_t lk_prefill_bytes(const struct lk_net *net, bool card, size_t n_tok, size_t n_replay);
 
 /* Does a layer of the prefill attend on the card? Its x is there too. */
 static inline bool lk_prefill_is_there(const struct lk_prefill *p, int layer) {
@@ -60,6 +68,19 @@ static inline bool lk_prefill_is_there(const struct lk_prefill *p, int layer) {
  * computed. LK_E_NOMEM. */
 lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_session *s,
                                  lk_err *err);
+
+/* The replay that a policy of p needs; none of a prefill for an embedding. LK_E_NOMEM. */
+lk_status lk_prefill_set_replay(struct lk_prefill *p, lk_err *err);
+
+/* Tokens of the prompt and its replay; those from `at` on, up to the end of a chunk; the position
+ * of the first of these. A chunk of the replay follows the prompt directly. */
+static inline size_t lk_prefill_end(const struct lk_prefill *p) { return p->n_tok + p->n_replay; }
+static inline const int32_t *lk_prefill_tok(const struct lk_prefill *p, size_t at) {
+    return at < p->n_tok ? p->tok + at : p->replay + (at - p->n_tok);
+}
+static inline size_t lk_prefill_pos(const struct lk_prefill *p, size_t at) {
+    return at < p->n_tok ? at : p->n_tok;
+}
 
 /* Memory for all tokens of p. The caller frees what was allocated, also after a failure:
  * LK_E_NOMEM. */

@@ -10,6 +10,7 @@
 #include "engine/prefill_state.h"
 #include "lowkey_serve.h"
 #include "recipe/recipe_check.h"
+#include "recipe/recipe_levels.h"
 
 #include <string.h>
 
@@ -50,6 +51,8 @@ static lk_status check_combinations(const struct lk_session *s, bool divided, lk
     if (net->hp.d_rope > 0) features |= lk_feature_bit(LK_FEATURE_SHARED);
     if (lk_hparams_mixed(&net->hp)) features |= lk_feature_bit(LK_FEATURE_TWO_HEADS);
     if (net->pos_embd) features |= lk_feature_bit(LK_FEATURE_LEARNED);
+    if (net->hp.n_recurrent > 0) features |= lk_feature_bit(LK_FEATURE_RECURRENT);
+    if (net->hp.n_shared > 0) features |= lk_feature_bit(LK_FEATURE_BORROWED);
     if (divided) features |= lk_feature_bit(LK_FEATURE_DIVIDED_ROWS);
     if (!lk_net_has_all(net)) features |= lk_feature_bit(LK_FEATURE_DIVIDED_LAYERS);
     const struct lk_combination_rule *rule = lk_combination_check(features);
@@ -210,11 +213,35 @@ static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok
     return n > 0 && !s->recurrent && lk_cache_can_truncate(s->cache, (int64_t)n) ? n : 0;
 }
 
+/* How many of the n_common first tokens stay, and from which checkpoint; NULL: from none. A replay
+ * scores a whole prompt, so a text of which less than half would stay is evaluated again. */
+static size_t find_kept(const struct lk_session *s, size_t n_common, size_t n_tok,
+                        const struct lk_checkpoint **from) {
+    size_t n = can_keep(s, n_common, n_tok);
+    *from = lk_checkpoints_find(s, n_common, n_tok);
+    if (*from && (*from)->n_tok > n)
+        n = (*from)->n_tok;
+    else
+        *from = NULL;
+    if (n >= n_tok - n || !lk_recipe_replays(s->recipe)) return n;
+    *from = NULL;
+    return 0;
+}
+
+/* How many of the text's tokens a prefill evaluates. Those after the last mark are a question about
+ * the others, if these are at least half of the text: they are not replayed. */
+static size_t count_prefill(const struct lk_session *s, const size_t *mark, size_t n_mark,
+                            size_t n_tok) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_mark && lk_recipe_replays(s->recipe); i++)
+        if (mark[i] > n && mark[i] < n_tok) n = mark[i];
+    return n > 0 && n >= n_tok - n ? n : n_tok;
+}
+
 size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok) {
-    size_t n_common = common_prefix(s, tok, n_tok), n = can_keep(s, n_common, n_tok);
-    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common, n_tok);
+    const struct lk_checkpoint *from;
     if (s->suspended) return lk_prefill_saved(s, tok, n_tok);
-    return checkpoint && checkpoint->n_tok > n ? checkpoint->n_tok : n;
+    return find_kept(s, common_prefix(s, tok, n_tok), n_tok, &from);
 }
 
 /* Keep as many of the tokens that the session has in common with tok as it can; *n is their number.
@@ -222,19 +249,18 @@ size_t lk_session_reusable(const lk_session *s, const int32_t *tok, size_t n_tok
 static lk_status cut_back(struct lk_session *s, const int32_t *tok, size_t n_tok, size_t *n,
                           lk_err *err) {
     size_t n_common = common_prefix(s, tok, n_tok);
-    const struct lk_checkpoint *checkpoint = lk_checkpoints_find(s, n_common, n_tok);
-    *n = can_keep(s, n_common, n_tok);
+    const struct lk_checkpoint *from;
+    *n = find_kept(s, n_common, n_tok, &from);
     lk_checkpoints_drop(s, n_common); /* the others are of tokens that go */
-    if (checkpoint && checkpoint->n_tok > *n) {
+    if (from) {
         lk_err why = {0};
         lk_status status = lk_session_reserve_logits(s, 1, &why);
-        if (!status) status = lk_checkpoints_restore(s, checkpoint, &why);
+        if (!status) status = lk_checkpoints_restore(s, from, &why);
         status = lk_agree(s->model, status, &why);
         if (status) {
             lk_session_drop_tokens(s);
             lk_fail(err, status, "%s", why.msg);
         }
-        *n = checkpoint->n_tok;
         return status;
     }
     if (*n == 0) {
@@ -274,10 +300,13 @@ static lk_status sync_tokens(lk_session *s, const int32_t *tok, size_t n_tok, co
     if (!status) status = cut_back(s, tok, n_tok, &n, err);
     if (!status) lk_checkpoints_plan(s, mark, n_mark, n, n_tok);
     bool by_parts = s->opts.chunked_prefill || (s->recipe->eager && s->checkpoints.n_planned > 0);
-    if (!status && n == 0 && !by_parts)
-        status = lk_prefill_one(s, tok, n_tok, err);
-    else if (!status)
-        status = extend_by_parts(s, tok, n_tok, err);
+    size_t n_prefill = n == 0 && !by_parts ? count_prefill(s, mark, n_mark, n_tok) : 0;
+    if (!status && n_prefill > 0) status = lk_prefill_one(s, tok, n_prefill, err);
+    if (!status && n_prefill > 0 && n_prefill < n_tok) {
+        lk_checkpoints_take(s, true);
+        lk_checkpoints_plan(s, mark, n_mark, n_prefill, n_tok);
+    }
+    if (!status && n_prefill < n_tok) status = extend_by_parts(s, tok, n_tok, err);
     while (!s->suspended && s->checkpoints.n_planned > 0) /* after a failure */
         lk_checkpoints_drop_planned(s, s->checkpoints.n_planned - 1);
     if (status) return status;

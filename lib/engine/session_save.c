@@ -75,7 +75,7 @@ static bool write_cache(const struct lk_session *s, bool counts, struct lk_savin
 
 /* Of the last token; of a suspended prefill after its last chunk. */
 static const float *logits_of(const struct lk_session *s) {
-    return lk_prefill_is_complete(s) ? s->logits : lk_session_logits(s, -1);
+    return lk_prefill_has_logits(s) ? s->logits : lk_session_logits(s, -1);
 }
 
 static bool write_section(const struct lk_session *s, const lk_sampler *sampler,

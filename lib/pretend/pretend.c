@@ -187,8 +187,8 @@ static lk_status pretend_score(struct lk_device *device, const struct lk_device_
     struct lk_attn call = own_call(p, host);
     (void)weigh, (void)n, (void)err;
     enter(p);
-    lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v), last, pointer(scores),
-                              0, 1);
+    lk_attn_accumulate_scores(&call, lk_attn_ranges(&call, call.k, call.v),
+                              last ? LK_SCORES_LAST : LK_SCORES_ALL, pointer(scores), 0, 1);
     return leave(p);
 }
 

@@ -8,10 +8,12 @@
 #include <string.h>
 
 #define BIT(name) ((lk_features)1 << LK_FEATURE_##name)
+#define BY(policy) (BIT(KEEPS) << (LK_POLICY_##policy - 1))
 
 enum {
-    KEEPS = BIT(NEWEST) | BIT(RANDOM) | BIT(H2O) | BIT(TOVA),
+    KEEPS = (BIT(KEEPS_LAST) << 1) - BIT(KEEPS),
     EVICTS = KEEPS | BIT(NONE),
+    LATENTS = BIT(LATENT) | BIT(LATENT_PRE),
     CODECS = BIT(F16) | BIT(INT8) | BIT(ROT) | BIT(KIVI) | BIT(ASYM) | BIT(ADDED_ROWS) |
              BIT(ADDED_BLOCKS) | BIT(LATENT) | BIT(LATENT_PRE),
 };
@@ -54,53 +56,60 @@ static const char stages_states[] =
     "several stages do not divide the states of 'absorb'; remove 'absorb' from the recipe, or use "
     "one stage";
 
+static const char one_process[] =
+    "a prompt is replayed in one process; use one, or another policy than replay";
+
 static const struct lk_combination_rule rules[] = {
-    {LK_FEATURE_SINK, LK_FEATURE_SHIFT, 0, "there is already a sink"},
-    {LK_FEATURE_BODY, LK_FEATURE_SHIFT, EVICTS,
+    {BIT(SINK), LK_FEATURE_SHIFT, 0, "there is already a sink"},
+    {BIT(BODY), LK_FEATURE_SHIFT, EVICTS,
      "'shift' needs evicted rows: use 'keep N by newest' or 'body: none'"},
-    {LK_FEATURE_RANDOM, LK_FEATURE_SHIFT, 0, gaps},
-    {LK_FEATURE_H2O, LK_FEATURE_SHIFT, 0, gaps},
-    {LK_FEATURE_TOVA, LK_FEATURE_SHIFT, 0, gaps},
-    {LK_FEATURE_NONE, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_NEWEST, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_RANDOM, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_H2O, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_TOVA, LK_FEATURE_RESIDUAL, 0, residual},
-    {LK_FEATURE_NEWEST, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
-    {LK_FEATURE_RANDOM, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
-    {LK_FEATURE_H2O, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
-    {LK_FEATURE_TOVA, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
-    {LK_FEATURE_NONE, LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
+    {KEEPS & ~BY(NEWEST), LK_FEATURE_SHIFT, 0, gaps},
+    {EVICTS, LK_FEATURE_RESIDUAL, 0, residual},
+    {KEEPS, LK_FEATURE_ADDED_BLOCKS, 0, whole_blocks},
+    {BIT(NONE), LK_FEATURE_LAYERS, KEEPS | BIT(BODY),
      "'layers' sets codecs of the body, but the body is 'none'"},
-    {LK_FEATURE_NONE, LK_FEATURE_HEADS, KEEPS | BIT(BODY),
+    {BIT(NONE), LK_FEATURE_HEADS, KEEPS | BIT(BODY),
      "'heads' sets codecs of the body, but the body is 'none'"},
-    {LK_FEATURE_LATENT, LK_FEATURE_HEADS, 0, groups},
-    {LK_FEATURE_LATENT_PRE, LK_FEATURE_HEADS, 0, groups},
-    {LK_FEATURE_BODY, LK_FEATURE_LESS, EVICTS, absorb},
-    {LK_FEATURE_LESS, LK_FEATURE_ALIBI, 0, alibi},
-    {LK_FEATURE_LESS, LK_FEATURE_SOFTCAP, 0, softcap},
-    {LK_FEATURE_LATENT, LK_FEATURE_TWO_HEADS, 0, no_bases},
-    {LK_FEATURE_LATENT_PRE, LK_FEATURE_TWO_HEADS, 0, no_bases},
-    {LK_FEATURE_LESS, LK_FEATURE_TWO_HEADS, 0, two_heads},
-    {LK_FEATURE_READ, LK_FEATURE_ALIBI, 0,
+    {LATENTS, LK_FEATURE_HEADS, 0, groups},
+    {BIT(BODY), LK_FEATURE_LESS, EVICTS, absorb},
+    {BIT(LESS), LK_FEATURE_ALIBI, 0, alibi},
+    {BIT(LESS), LK_FEATURE_SOFTCAP, 0, softcap},
+    {LATENTS, LK_FEATURE_TWO_HEADS, 0, no_bases},
+    {BIT(LESS), LK_FEATURE_TWO_HEADS, 0, two_heads},
+    {BIT(READ), LK_FEATURE_ALIBI, 0,
      "this model weights rows by their distance (ALiBi), which estimates of tiles do not know; "
      "remove 'read' from the recipe"},
-    {LK_FEATURE_LATENT, LK_FEATURE_SHARED, 0, latents},
-    {LK_FEATURE_LATENT_PRE, LK_FEATURE_SHARED, 0, latents},
-    {LK_FEATURE_READ, LK_FEATURE_SHARED, 0, both_sides},
-    {LK_FEATURE_LESS, LK_FEATURE_SHARED, 0, no_states},
-    {LK_FEATURE_SHIFT, LK_FEATURE_SHARED, 0,
+    {LATENTS, LK_FEATURE_SHARED, 0, latents},
+    {BIT(READ), LK_FEATURE_SHARED, 0, both_sides},
+    {BIT(LESS), LK_FEATURE_SHARED, 0, no_states},
+    {BIT(SHIFT), LK_FEATURE_SHARED, 0,
      "this model has latent attention (MLA), whose sinks cannot shift; remove '(shift)' from the "
      "recipe"},
-    {LK_FEATURE_SHIFT, LK_FEATURE_LEARNED, 0,
+    {BIT(SHIFT), LK_FEATURE_LEARNED, 0,
      "this model has learned positions, so sinks cannot shift; remove '(shift)' from the recipe"},
-    {LK_FEATURE_READ, LK_FEATURE_DIVIDED_ROWS, 0, ranks_tiles},
-    {LK_FEATURE_LESS, LK_FEATURE_DIVIDED_LAYERS, 0, stages_states},
+    {BIT(READ), LK_FEATURE_DIVIDED_ROWS, 0, ranks_tiles},
+    {BIT(LESS), LK_FEATURE_DIVIDED_LAYERS, 0, stages_states},
+    {BY(REPLAY), LK_FEATURE_LESS, 0,
+     "'absorb' learns from rows that decoding evicts, but a replay evicts a prompt's rows; use "
+     "another policy, or remove 'absorb'"},
+    {BY(REPLAY), LK_FEATURE_EAGER, 0,
+     "a replay needs a prompt's exact rows, which 'eager' does not keep; remove one of the two"},
+    {BY(REPLAY), LK_FEATURE_LEARNED, 0,
+     "this model has learned positions, and a replay needs positions after the prompt's; use "
+     "another policy than replay"},
+    {BY(REPLAY), LK_FEATURE_RECURRENT, 0,
+     "this model has recurrent layers, which cannot forget a replay; use another policy than "
+     "replay"},
+    {BY(REPLAY), LK_FEATURE_BORROWED, 0,
+     "layers of this model attend to rows of earlier layers, where a replay is forgotten; use "
+     "another policy than replay"},
+    {BY(REPLAY), LK_FEATURE_DIVIDED_ROWS, 0, one_process},
+    {BY(REPLAY), LK_FEATURE_DIVIDED_LAYERS, 0, one_process},
 };
 
 const struct lk_combination_rule *lk_combination_check(lk_features features) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (features & lk_feature_bit(rules[i].a) && features & lk_feature_bit(rules[i].b) &&
+        if (features & rules[i].a && features & lk_feature_bit(rules[i].b) &&
             !(features & rules[i].unless))
             return &rules[i];
     return NULL;
@@ -121,10 +130,6 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SHIFT] = "sink (shift)",
         [LK_FEATURE_BODY] = "body",
         [LK_FEATURE_NONE] = "body: none",
-        [LK_FEATURE_NEWEST] = "keep by newest",
-        [LK_FEATURE_RANDOM] = "keep by random",
-        [LK_FEATURE_H2O] = "keep by h2o",
-        [LK_FEATURE_TOVA] = "keep by tova",
         [LK_FEATURE_PERCENT] = "keep N%",
         [LK_FEATURE_WINDOW] = "window",
         [LK_FEATURE_RESIDUAL] = "residual",
@@ -140,9 +145,13 @@ const char *lk_feature_name(enum lk_feature f) {
         [LK_FEATURE_SOFTCAP] = "soft cap",
         [LK_FEATURE_SHARED] = "latent attention",
         [LK_FEATURE_TWO_HEADS] = "two head sizes",
+        [LK_FEATURE_RECURRENT] = "recurrent layers",
+        [LK_FEATURE_BORROWED] = "rows of other layers",
         [LK_FEATURE_DIVIDED_ROWS] = "several ranks",
         [LK_FEATURE_DIVIDED_LAYERS] = "several stages",
     };
+    if (f >= LK_FEATURE_KEEPS && f <= LK_FEATURE_KEEPS_LAST)
+        return lk_policy_def((int)f - LK_FEATURE_KEEPS + 1)->feature;
     return name[f];
 }
 
@@ -190,11 +199,10 @@ static void print_body(lk_features body, bool percent, int n, const char *codecs
     if (body == BIT(BODY)) snprintf(buf, cap, "body: %s", codecs);
     if (body == BIT(NONE)) snprintf(buf, cap, "body: none");
     if (!(body & KEEPS)) return;
-    const char *policy = body == BIT(NEWEST)   ? "newest"
-                         : body == BIT(RANDOM) ? "random"
-                         : body == BIT(H2O)    ? "h2o"
-                                               : "tova";
-    snprintf(buf, cap, "keep %d%s by %s: %s", percent ? 20 : n, percent ? "%" : "", policy, codecs);
+    int kind = LK_POLICY_NEWEST;
+    while (body != BIT(KEEPS) << (kind - 1)) kind++;
+    snprintf(buf, cap, "keep %d%s by %s: %s", percent ? 20 : n, percent ? "%" : "",
+             lk_policy_def(kind)->name, codecs);
 }
 
 /* Choose the body of the example, and the limit of its second layer, among the features that were
@@ -202,15 +210,15 @@ static void print_body(lk_features body, bool percent, int n, const char *codecs
 static void choose_bodies(lk_features *f, lk_features *body, lk_features *layer) {
     lk_features bodies = *f & (EVICTS | BIT(BODY));
     bool absorbs = *f & BIT(LESS), shift = *f & BIT(SHIFT);
-    if (*f & BIT(PERCENT) && !(bodies & KEEPS)) bodies |= BIT(H2O);
+    if (*f & BIT(PERCENT) && !(bodies & KEEPS)) bodies |= BY(H2O);
     /* the body has to hold rows */
     bool holds = *f & (CODECS | BIT(LAYERS) | BIT(LAYERS_LIMIT) | BIT(HEADS));
-    if (!bodies && shift) bodies = holds ? BIT(NEWEST) : BIT(NONE);
-    if (!bodies && absorbs && !(*f & BIT(LAYERS_LIMIT))) bodies = holds ? BIT(H2O) : BIT(NONE);
+    if (!bodies && shift) bodies = holds ? BY(NEWEST) : BIT(NONE);
+    if (!bodies && absorbs && !(*f & BIT(LAYERS_LIMIT))) bodies = holds ? BY(H2O) : BIT(NONE);
     if (!bodies) bodies = BIT(BODY);
     *body = bodies & -bodies; /* the first */
     *layer = bodies & ~*body;
-    if (!*layer && *f & BIT(LAYERS_LIMIT)) *layer = *body & KEEPS ? *body : BIT(TOVA);
+    if (!*layer && *f & BIT(LAYERS_LIMIT)) *layer = *body & KEEPS ? *body : BY(TOVA);
     *f |= bodies | *layer;
     if (*layer) *f |= BIT(LAYERS_LIMIT);
 }

@@ -8,6 +8,7 @@
 #define LK_RECIPE_COMBINATIONS_H
 
 #include "lowkey.h"
+#include "recipe/policy.h"
 
 enum lk_feature {
     /* codecs */
@@ -23,12 +24,10 @@ enum lk_feature {
     /* levels */
     LK_FEATURE_SINK,
     LK_FEATURE_SHIFT,
-    LK_FEATURE_BODY, /* keeps all rows; the body of other layers may have a limit */
-    LK_FEATURE_NONE, /* keeps no rows, in some layer */
-    LK_FEATURE_NEWEST,
-    LK_FEATURE_RANDOM,
-    LK_FEATURE_H2O,
-    LK_FEATURE_TOVA,
+    LK_FEATURE_BODY,  /* keeps all rows; the body of other layers may have a limit */
+    LK_FEATURE_NONE,  /* keeps no rows, in some layer */
+    LK_FEATURE_KEEPS, /* by the first policy; then one for each of enum lk_policy_kind */
+    LK_FEATURE_KEEPS_LAST = LK_FEATURE_KEEPS + LK_N_POLICY - 2,
     LK_FEATURE_PERCENT, /* a policy's limit in percent of the tokens seen */
     LK_FEATURE_WINDOW,
     LK_FEATURE_RESIDUAL,
@@ -45,6 +44,8 @@ enum lk_feature {
     LK_FEATURE_SOFTCAP,
     LK_FEATURE_SHARED,    /* latent attention: V is a part of K too */
     LK_FEATURE_TWO_HEADS, /* layers with a window have other heads than the others */
+    LK_FEATURE_RECURRENT,
+    LK_FEATURE_BORROWED, /* layers that attend to the rows of an earlier layer */
     /* of the run */
     LK_FEATURE_DIVIDED_ROWS,   /* several processes divide the rows (cache/held.h) */
     LK_FEATURE_DIVIDED_LAYERS, /* and the layers */
@@ -55,10 +56,11 @@ enum lk_feature {
 typedef uint64_t lk_features;
 static inline lk_features lk_feature_bit(enum lk_feature f) { return (lk_features)1 << f; }
 
-/* Features a and b cannot be combined, unless the recipe also has one of `unless`. Messages point
- * to b. */
+/* None of the features a can be combined with b, unless the recipe also has one of `unless`.
+ * Messages point to b. */
 struct lk_combination_rule {
-    enum lk_feature a, b;
+    lk_features a;
+    enum lk_feature b;
     lk_features unless;
     const char *reason; /* one line: what is wrong and what to do */
 };

@@ -3,11 +3,23 @@
 
 #include "base/hash.h"
 
+#include <math.h>
 #include <stdlib.h>
 
+const struct lk_policy_def *lk_policy_def(int kind) {
+    static const struct lk_policy_def def[LK_N_POLICY] = {
+        [LK_POLICY_NONE] = {"none", "", NULL, LK_SCORES_NONE},
+        [LK_POLICY_NEWEST] = {"newest", "keep by newest", NULL, LK_SCORES_NONE},
+        [LK_POLICY_RANDOM] = {"random", "keep by random", NULL, LK_SCORES_NONE},
+        [LK_POLICY_H2O] = {"h2o", "keep by h2o", "mean", LK_SCORES_ALL},
+        [LK_POLICY_TOVA] = {"tova", "keep by tova", "apart", LK_SCORES_LAST},
+        [LK_POLICY_REPLAY] = {"replay", "keep by replay", NULL, LK_SCORES_REPLAY},
+    };
+    return &def[kind];
+}
+
 enum lk_policy_scores lk_policy_needed_scores(const struct lk_policy *policy) {
-    if (policy->kind == LK_POLICY_H2O) return LK_SCORES_ALL;
-    return policy->kind == LK_POLICY_TOVA ? LK_SCORES_LAST : LK_SCORES_NONE;
+    return lk_policy_def(policy->kind)->scores;
 }
 
 bool lk_policy_is_per_layer(const struct lk_policy *policy) {
@@ -31,10 +43,12 @@ float lk_policy_score(const struct lk_policy *policy, const struct lk_policy_row
     int first = head / n * n;
     int32_t pos = position_of(rows, i, head);
     if (policy->kind == LK_POLICY_RANDOM) return random_score(policy->seed, first, pos);
-    if (lk_policy_needed_scores(policy) == LK_SCORES_NONE) return 0;
+    enum lk_policy_scores needed = lk_policy_needed_scores(policy);
+    if (needed == LK_SCORES_NONE) return 0;
     const float *score = rows->score + i * rows->n_head + first;
     float sum = 0;
-    for (int h = 0; h < n; h++) sum += score[h];
+    for (int h = 0; h < n; h++)
+        sum = needed == LK_SCORES_REPLAY ? fmaxf(sum, score[h]) : sum + score[h];
     return policy->mean ? sum / (float)(rows->n_tok - pos) : sum;
 }
 

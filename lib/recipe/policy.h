@@ -13,9 +13,12 @@
  *   tova     attention weight of the last query (TOVA; Oren et al. 2024), summed over all heads of
  *            the layer, so that all heads keep the same rows. per_head ('apart' in recipes): each
  *            unit by itself
+ *   replay   the largest attention weight that any query gives the row when the prompt is read
+ *            again, over all query heads of the unit (KVzip; Kim et al. 2025). Later rows have
+ *            LK_NOT_REPLAYED: they are evicted after all rows of the prompt, the oldest first
  *
- * Weights are summed over the query heads of a KV head. In the papers each KV head has one query
- * head. */
+ * h2o and tova sum the weights over the query heads of a KV head. In the papers each KV head has
+ * one query head. */
 #ifndef LK_RECIPE_POLICY_H
 #define LK_RECIPE_POLICY_H
 
@@ -29,6 +32,8 @@ enum lk_policy_kind {
     LK_POLICY_RANDOM,
     LK_POLICY_H2O,
     LK_POLICY_TOVA,
+    LK_POLICY_REPLAY,
+    LK_N_POLICY
 };
 
 struct lk_policy {
@@ -39,7 +44,28 @@ struct lk_policy {
 };
 
 /* The queries whose attention weights a policy needs. */
-enum lk_policy_scores { LK_SCORES_NONE, LK_SCORES_LAST, LK_SCORES_ALL };
+enum lk_policy_scores {
+    LK_SCORES_NONE,
+    LK_SCORES_LAST,
+    LK_SCORES_ALL,
+    LK_SCORES_REPLAY /* of a prompt's replay (engine/replay.h), and of no later step */
+};
+
+/* The score of a row that is not of a replayed prompt: above any weight. */
+#define LK_NOT_REPLAYED 2.0f
+
+/* What a kind of policy is: the table in policy.c, from which recipes take all that they know of
+ * policies. */
+struct lk_policy_def {
+    const char *name;    /* in recipes */
+    const char *feature; /* in the table of combinations */
+    const char *option;  /* that recipes may add in parentheses, or NULL */
+    enum lk_policy_scores scores;
+};
+
+/* kind: below LK_N_POLICY. Static. */
+const struct lk_policy_def *lk_policy_def(int kind);
+
 enum lk_policy_scores lk_policy_needed_scores(const struct lk_policy *policy);
 
 /* Whether all heads of a layer keep the same rows. */

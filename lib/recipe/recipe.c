@@ -82,31 +82,28 @@ static lk_status expect_word(struct lk_scan *scan, const char *expected) {
 /* Read POLICY. Its name is copied to `name`. */
 static lk_status read_policy(struct lk_scan *scan, struct lk_policy *policy,
                              char name[LK_WORD_MAX]) {
-    static const struct {
-        const char *name;
-        uint8_t kind;
-    } known[] = {{"h2o", LK_POLICY_H2O},
-                 {"tova", LK_POLICY_TOVA},
-                 {"random", LK_POLICY_RANDOM},
-                 {"newest", LK_POLICY_NEWEST}};
-    size_t at = lk_scan_next(scan);
+    size_t at = lk_scan_next(scan), n = 0;
+    char names[96], option[LK_WORD_MAX];
+    int kind = LK_POLICY_NEWEST;
     lk_scan_word(scan, name);
-    *policy = (struct lk_policy){0};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(name, known[i].name) == 0) policy->kind = known[i].kind;
-    if (policy->kind == LK_POLICY_NONE)
-        return lk_scan_fail(scan, at, true, "expected a policy (h2o, tova, random or newest)");
+    while (kind < LK_N_POLICY && strcmp(name, lk_policy_def(kind)->name) != 0) {
+        const char *before = kind == LK_POLICY_NEWEST  ? ""
+                             : kind + 1 == LK_N_POLICY ? " or "
+                                                       : ", ";
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", before,
+                              lk_policy_def(kind++)->name);
+    }
+    if (kind == LK_N_POLICY) return lk_scan_fail(scan, at, true, "expected a policy (%s)", names);
+    *policy = (struct lk_policy){.kind = (uint8_t)kind};
     if (!lk_scan_accept(scan, '(')) return LK_OK;
-    char option[LK_WORD_MAX];
+    const char *known = lk_policy_def(kind)->option;
     at = lk_scan_next(scan);
     lk_scan_word(scan, option);
-    if (policy->kind == LK_POLICY_H2O && strcmp(option, "mean") == 0)
-        policy->mean = true;
-    else if (policy->kind == LK_POLICY_TOVA && strcmp(option, "apart") == 0)
-        policy->per_head = true;
-    else
-        return lk_scan_fail(scan, at, true,
-                            "expected an option of the policy (h2o: mean; tova: apart)");
+    if (!known) return lk_scan_fail(scan, at, true, "the policy %s has no options", name);
+    if (strcmp(option, known) != 0)
+        return lk_scan_fail(scan, at, true, "expected the option of the policy, '%s'", known);
+    policy->mean = kind == LK_POLICY_H2O;
+    policy->per_head = kind == LK_POLICY_TOVA;
     return lk_scan_accept(scan, ')') ? LK_OK : lk_scan_fail(scan, scan->at, true, "expected ')'");
 }
 

@@ -231,13 +231,10 @@ static void add_codec(struct found *found, const struct lk_codec *codec, size_t 
 }
 
 static void add_limit(struct found *found, const struct lk_limit *limit, size_t place) {
-    static const enum lk_feature policy[] = {[LK_POLICY_NONE] = LK_FEATURE_BODY,
-                                             [LK_POLICY_NEWEST] = LK_FEATURE_NEWEST,
-                                             [LK_POLICY_RANDOM] = LK_FEATURE_RANDOM,
-                                             [LK_POLICY_H2O] = LK_FEATURE_H2O,
-                                             [LK_POLICY_TOVA] = LK_FEATURE_TOVA};
-    bool none = lk_limit_is_zero(limit);
-    add_feature(found, none ? LK_FEATURE_NONE : policy[limit->policy.kind], place);
+    int kind = limit->policy.kind;
+    enum lk_feature policy =
+        kind ? (enum lk_feature)(LK_FEATURE_KEEPS + kind - 1) : LK_FEATURE_BODY;
+    add_feature(found, lk_limit_is_zero(limit) ? LK_FEATURE_NONE : policy, place);
     if (limit->percent > 0 && !limit->of_context) add_feature(found, LK_FEATURE_PERCENT, place);
 }
 

@@ -12,6 +12,19 @@ bool lk_recipe_evicts(const struct lk_recipe *recipe) {
     return false;
 }
 
+bool lk_recipe_replays(const struct lk_recipe *recipe) {
+    bool any = false;
+    for (int i = 0; i < recipe->n_level; i++) {
+        const struct lk_limit *limit = &recipe->level[i].limit;
+        any |= limit->policy.kind == LK_POLICY_REPLAY && !lk_limit_is_zero(limit);
+    }
+    for (int i = 0; i < recipe->n_override; i++) {
+        const struct lk_limit *limit = &recipe->override[i].limit;
+        any |= limit->policy.kind == LK_POLICY_REPLAY && !lk_limit_is_zero(limit);
+    }
+    return any;
+}
+
 static bool names_layer(const struct lk_override *o, int layer, int n_layer) {
     int first = o->first < 0 ? o->first + n_layer : o->first;
     int last = o->last < 0 ? o->last + n_layer : o->last;

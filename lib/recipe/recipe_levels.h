@@ -18,4 +18,7 @@ int lk_recipe_last_override(const struct lk_recipe *recipe, int layer, int n_lay
 const struct lk_codec *lk_recipe_head_codec(const struct lk_level_spec *level, enum lk_side side,
                                             int head);
 
+/* Does a level keep rows by replay? */
+bool lk_recipe_replays(const struct lk_recipe *recipe);
+
 #endif

@@ -20,6 +20,7 @@ static const struct setup setups[] = {
     {"sink 4: f16; keep 40 by h2o; window 30: f16", {1, 1, 1}, 1, 4, 40, 0, 1, 1e-6},
     {"sink 4: f16; keep 40 by h2o: latent100%; window 30: f16", {1, 1, 1}, 1, 4, 40, 0, 1, 1e-6},
     {"sink 4: f16; keep 40 by h2o: latent100%; window 30: f16", {1, 1, 2}, 2, 4, 40, 0, 1, 1e-6},
+    {"keep 40 by replay: latent100%; window 30: f16", {1, 1, 2}, 2, 0, 40, 0, 1, 1e-6},
     {"keep 40 by tova(apart): k=latent100%(pre) v=latent100%; window 9: f16",
      {1, 2, 1},
      2,
@@ -106,7 +107,10 @@ static float account_score(const struct account *p, int head, int pos) {
     bool joint = p->policy.kind == LK_POLICY_TOVA && !p->policy.per_head;
     int n = joint ? N_HEAD : p->setup->unit, first = head / n * n;
     float sum = 0;
-    for (int h = first; h < first + n; h++) sum += p->score[h][pos];
+    for (int h = first; h < first + n; h++) {
+        float score = p->score[h][pos];
+        sum = p->policy.kind == LK_POLICY_REPLAY ? fmaxf(sum, score) : sum + score;
+    }
     if (p->policy.kind == LK_POLICY_NEWEST) return (float)pos;
     if (p->policy.kind == LK_POLICY_RANDOM) {
         int32_t at[N_HEAD] = {pos, pos, pos, pos};
@@ -370,18 +374,19 @@ static void test_prompts(void **state) {
     }
 }
 
-/* Heads of a unit add up; other heads do not matter. */
+/* Heads of a unit add up, or the largest counts; other heads do not matter. */
 static void test_policy_sums_units(void **state) {
     const float score[] = {1, 2, 4, 8, 16, 32, 64, 128};
     struct lk_policy_rows rows = {.score = score, .n_head = 4, .unit = 2, .n_tok = 11};
     struct lk_policy h2o = {.kind = LK_POLICY_H2O}, mean = {.kind = LK_POLICY_H2O, .mean = true},
                      tova = {.kind = LK_POLICY_TOVA},
                      apart = {.kind = LK_POLICY_TOVA, .per_head = true},
-                     random = {.kind = LK_POLICY_RANDOM};
+                     random = {.kind = LK_POLICY_RANDOM}, replay = {.kind = LK_POLICY_REPLAY};
     assert_true(lk_policy_score(&h2o, &rows, 0, 0) == 3 &&
                 lk_policy_score(&h2o, &rows, 0, 3) == 12);
     assert_true(lk_policy_score(&mean, &rows, 1, 1) == 48.0f / 10);
     assert_true(lk_policy_score(&apart, &rows, 1, 2) == 192);
+    assert_true(lk_policy_score(&replay, &rows, 1, 2) == 128);
     assert_true(lk_policy_score(&tova, &rows, 1, 2) == 240);
     assert_true(lk_policy_score(&random, &rows, 1, 2) == lk_policy_score(&random, &rows, 1, 3));
     assert_true(lk_policy_score(&random, &rows, 1, 2) != lk_policy_score(&random, &rows, 1, 1));

@@ -96,6 +96,8 @@ static void sessions_go_back(void **state) {
             if (case_runs(i) && (!preset.compress || !model->net->hp.norms_v))
                 check_recipe(model, preset.name);
         check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; recent 64: int8; window 30: f16");
+        if (!model->net->hp.n_recurrent && !model->net->hp.n_shared)
+            check_recipe(model, "sink 4: f16; keep 30% by replay: rot4; window 30: f16");
         if (model->net->hp.n_swa == 0 && case_runs(m))
             check_recipe(model, "sink 4: f16; keep 40 by h2o: rot4; window 30: f16; absorb less");
         lk_model_free(model);
@@ -431,6 +433,99 @@ static void saved_sessions_go_back(void **state) {
     }
 }
 
+/* ---- questions about a document that was replayed ---- */
+
+enum { QUESTION = 60 };
+
+/* What progress reports saw. */
+struct seen {
+    lk_session *s;
+    int n_call;
+    uint64_t scratch; /* at most */
+};
+
+static bool see(void *user, uint64_t done, uint64_t total) {
+    struct seen *seen = user;
+    uint64_t scratch = lk_ledger_bytes(&seen->s->ledger, LK_FOR_SCRATCH);
+    (void)done, (void)total;
+    seen->n_call++;
+    if (scratch > seen->scratch) seen->scratch = scratch;
+    return true;
+}
+
+/* The text is `tok`'s first LOW tokens and a question. Returns how many were reused. */
+static size_t ask(lk_session *s, const int32_t *tok, uint64_t seed, size_t mark) {
+    int32_t text[CTX];
+    size_t n;
+    memcpy(text, tok, LOW * sizeof *text);
+    random_tokens(text + LOW, QUESTION, s->model, seed);
+    assert_int_equal(lk_session_sync_marked(s, text, LOW + QUESTION, &mark, 1, &n, NULL), LK_OK);
+    return n;
+}
+
+/* Questions after the mark are not replayed, and the next one goes back to the document, also in a
+ * loaded session: neither reads the document again. */
+static void questions_after_a_replay(void **state) {
+    lk_model *model = open_preset("llama", CTX, 1);
+    lk_recipe *recipe = NULL;
+    int32_t tok[CTX];
+    struct seen seen = {0};
+    lk_plan plan;
+    int n_document;
+    assert_int_equal(
+        lk_recipe_parse(&recipe, "sink 4: f16; keep 30% by replay: rot4; window 30: f16", NULL),
+        LK_OK);
+    random_tokens(tok, CTX, model, 3);
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 4, .progress = see, .user = &seen};
+    lk_session *s = NULL, *plain = new_session(model, recipe, 4);
+    assert_int_equal(lk_session_new(&s, model, recipe, &opts, NULL), LK_OK);
+    seen.s = s;
+    assert_int_equal(lk_session_sync(s, tok, LOW, NULL, NULL), LK_OK);
+    n_document = seen.n_call;
+    lk_session_opts exact = {.n_ctx = LOW};
+    assert_int_equal(lk_plan_make(model, recipe, &exact, &plan, NULL), LK_OK);
+    /* The plan has what the replay holds: the hidden states of all its tokens, at least. */
+    size_t row = (size_t)model->net->hp.n_embd * sizeof(float);
+    assert_in_range(seen.scratch, 2 * LOW * row,
+                    plan.peak_bytes - plan.weight_bytes - plan.cache_bytes);
+    lk_session_clear(s);
+    seen.n_call = 0;
+    assert_int_equal(ask(s, tok, 1, LOW), 0);
+    assert_true(seen.n_call >= n_document && seen.n_call < n_document + 4);
+    for (uint64_t question = 2; question < 5; question++) {
+        seen.n_call = 0;
+        assert_int_equal(ask(s, tok, question, LOW), LOW);
+        assert_true(seen.n_call < 4);
+        lk_session_clear(plain);
+        assert_int_equal(lk_session_sync(plain, tok, LOW, NULL, NULL), LK_OK);
+        assert_int_equal(ask(plain, tok, question, LOW), LOW);
+        assert_same_logits(s, plain, "a question");
+        if (question != 3) continue;
+        save(s);
+        load(s);
+    }
+    /* The mark is too early: the whole text is a document. */
+    lk_session_clear(s);
+    assert_int_equal(ask(s, tok, 1, QUESTION), 0);
+    assert_int_equal(s->checkpoints.n, 1);
+    /* More new text than there is: all of it is. */
+    lk_session_clear(plain);
+    assert_int_equal(lk_session_sync(plain, tok, QUESTION, NULL, NULL), LK_OK);
+    assert_int_equal(lk_session_reusable(plain, tok, 2 * QUESTION), QUESTION);
+    assert_int_equal(lk_session_reusable(plain, tok, 2 * QUESTION + 1), 0);
+    /* Only whole prompts are replayed. */
+    lk_session_clear(s);
+    assert_int_equal(lk_session_eval(s, tok, 1, false, NULL), LK_E_UNSUPPORTED);
+    lk_session_free(s), lk_session_free(plain);
+    opts.progress = NULL;
+    opts.chunked_prefill = true;
+    assert_int_equal(lk_session_new(&s, model, recipe, &opts, NULL), LK_OK);
+    assert_int_equal(lk_session_sync(s, tok, LOW, NULL, NULL), LK_E_UNSUPPORTED);
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 /* Save a session with N checkpoints of gemma3, whose path has the file then. */
 enum { N_SAVED = 12, APART = 40 };
 
@@ -569,15 +664,11 @@ static void wrong_files_are_refused(void **state) {
 int main(void) {
     close(mkstemp(path));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_go_back),
-        cmocka_unit_test(prompts_branch),
-        cmocka_unit_test(states_of_other_texts_go),
-        cmocka_unit_test(states_get_sparser),
-        cmocka_unit_test(states_fit_their_bytes),
-        cmocka_unit_test(copies_go_back),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(saved_sessions_go_back),
-        cmocka_unit_test(less_room_than_in_the_file),
+        cmocka_unit_test(sessions_go_back),         cmocka_unit_test(prompts_branch),
+        cmocka_unit_test(states_of_other_texts_go), cmocka_unit_test(states_get_sparser),
+        cmocka_unit_test(states_fit_their_bytes),   cmocka_unit_test(copies_go_back),
+        cmocka_unit_test(memory_runs_out),          cmocka_unit_test(saved_sessions_go_back),
+        cmocka_unit_test(questions_after_a_replay), cmocka_unit_test(less_room_than_in_the_file),
         cmocka_unit_test(wrong_files_are_refused),
     };
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

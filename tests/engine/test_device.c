@@ -20,6 +20,7 @@ static const char *const recipes[] = {
     "best-4",
     "kivi-2",
     "h2o",
+    "sink 4: f16; keep 60 by replay: rot4; window 32: f16",
     "streaming",
     "eager; sink 4: f16; body: rot3; window 32: rot8",
     "sink 4: f16; body: rot2; recent 64: rot4; window 32: f16",
@@ -300,19 +301,13 @@ static void emulate_all(lk_model *model, const char *const *text, size_t n) {
 
 static void test_emulated(void **state) {
     static const char *const texts[] = {
-        "f16",
-        "best-4",
-        "best-3",
-        "best-2",
-        "trellis-2",
-        "kivi-2",
-        "selective",
-        "atom-4",
-        "h2o",
-        "tova",
-        "lambda",
-        "streaming",
-        "eager; sink 4: f16; body: rot3; window 32: rot8",
+        "f16",       "best-4",
+        "best-3",    "best-2",
+        "trellis-2", "kivi-2",
+        "selective", "atom-4",
+        "h2o",       "sink 4: f16; keep 60 by replay: rot4; window 32: f16",
+        "tova",      "lambda",
+        "streaming", "eager; sink 4: f16; body: rot3; window 32: rot8",
     };
     emulate_all(open_preset("llama", CTX, 2), texts, sizeof texts / sizeof *texts);
 }

@@ -21,6 +21,7 @@ static const char *const more_recipes[] = {
     "keep 40 by tova(apart): rot8; window 16: f16; absorb less",
     "sink 4: f16; body: none; window 60: f16; absorb less",
     "keep 10% by tova: int8; window 16: f16; absorb less",
+    "keep 20% by replay: rot4; window 16: f16",
     "sink 2: f16; keep 25% by random: f16; window 16: f16",
     "keep 40 by h2o: k=f16 v=rot4; window 64: k=f16 v=rot8", /* only V is encoded at once */
     "keep 40 by newest: k=rot4 v=f16; window 32: k=rot8 v=f16",

@@ -6,6 +6,7 @@
 #include "lowkey_serve.h"
 #include "oracle_bytes.h"
 #include "plain_session.h"
+#include "recipe/recipe_levels.h"
 #include "support_model.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_SLOT = 4, CTX = 512 };
+enum { MAX_SLOT = 4, CTX = 1100, ROWS = 2 * CTX + 64 /* with a replay */ };
 
 /* Rows of one layer and head, in the order in which they were evicted. */
 struct evicted_rows {
@@ -33,7 +34,7 @@ struct slot {
     bool alone;                   /* shares no blocks: its bytes are what a plan says */
     bool fresh;                   /* no block was ever freed */
     bool cut;                     /* went back by some tokens */
-    float *row[2];                /* [n_layer][CTX][width] rows that the engine stored */
+    float *row[2];                /* [n_layer][ROWS][width] rows that the engine stored */
     float *held[2];               /* [n_layer][CTX][width] by position: what it held, if eager, */
     int8_t *level[2];             /* [n_layer][CTX] and in which level; -1: nowhere */
     int *n_row[2];                /* [n_layer] rows of the current evaluation */
@@ -51,6 +52,8 @@ struct run {
     struct random_sidecar sidecar;
     lk_recipe *recipe[2];
     bool lossy[2], ranked[2];
+    int32_t *request; /* [n_request] */
+    size_t n_request;
     struct plain_setting set[2];
     struct slot slot[MAX_SLOT];
     bool keep;
@@ -101,8 +104,11 @@ static void note_rows(void *user, int layer, const struct lk_attn *attn) {
         const struct lk_kv *kv = side == LK_K ? attn->k : attn->v;
         int newest = kv->n_level - 1, *n = &s->n_row[side][layer];
         int64_t held = kv->count[newest].rows;
+        bool exact = kv != &s->session->cache->kv[layer][side];
+        for (; exact && *n < held - attn->n_tok; ++*n) /* chunks whose attention is not needed */
+            s->row[side][((size_t)layer * ROWS + *n) * width] = NAN;
         for (int i = 0; i < attn->n_tok; i++, ++*n) {
-            float *row = s->row[side] + ((size_t)layer * CTX + *n) * width;
+            float *row = s->row[side] + ((size_t)layer * ROWS + *n) * width;
             int64_t at = held - attn->n_tok + i;
             row[0] = NAN;
             if (kv->level[newest].basis) continue;
@@ -121,7 +127,7 @@ static const float *engine_stored(void *user, int layer, int side, int level, in
 
 static const float *engine_row(void *user, int layer, int side, int i) {
     const struct slot *s = user;
-    const float *row = s->row[side] + ((size_t)layer * CTX + i) * width_of(s->run);
+    const float *row = s->row[side] + ((size_t)layer * ROWS + i) * width_of(s->run);
     return i < s->n_row[side][layer] && !isnan(row[0]) ? row : NULL;
 }
 
@@ -199,8 +205,10 @@ static void forget_rows(struct slot *s) {
 
 /* ---- slots ---- */
 
+static int ctx_of(const struct run *run) { return run->c->n_ctx ? run->c->n_ctx : 512; }
+
 static lk_session *new_session(struct run *run, int recipe, lk_err *err) {
-    lk_session_opts opts = {.n_ctx = CTX, .chunked_prefill = run->c->chunked};
+    lk_session_opts opts = {.n_ctx = ctx_of(run), .chunked_prefill = run->c->chunked};
     lk_session *s = NULL;
     return lk_session_new(&s, run->model, run->recipe[recipe], &opts, err) == LK_OK ? s : NULL;
 }
@@ -248,7 +256,7 @@ static bool open_slot(struct run *run, int i, int recipe, lk_err *err) {
     if (!session) return false;
     *s = (struct slot){.session = session, .recipe = recipe, .alone = true, .run = run};
     for (int side = 0; side < 2; side++) {
-        s->row[side] = malloc((size_t)m->n_layer * CTX * width_of(run) * sizeof *s->row[side]);
+        s->row[side] = malloc((size_t)m->n_layer * ROWS * width_of(run) * sizeof *s->row[side]);
         s->held[side] = malloc((size_t)m->n_layer * CTX * width_of(run) * sizeof *s->held[side]);
         s->level[side] = malloc((size_t)m->n_layer * CTX);
         s->n_row[side] = calloc((size_t)m->n_layer, sizeof *s->n_row[side]);
@@ -435,20 +443,6 @@ static bool check_levels(struct slot *s) {
     return true;
 }
 
-/* Residuals that empty wait for as many rows as statistics need again. */
-static bool has_equalized_residual(const struct lk_recipe *recipe) {
-    const struct lk_level_spec *last = &recipe->level[recipe->n_level - 1];
-    return last->range == LK_RESIDUAL && (last->k.sigma || last->v.sigma);
-}
-
-static bool has_percentages(const struct lk_recipe *recipe) {
-    bool any = false;
-    for (int i = 0; i < recipe->n_level; i++)
-        any |= recipe->level[i].percent > 0 || recipe->level[i].limit.percent > 0;
-    for (int i = 0; i < recipe->n_override; i++) any |= recipe->override[i].limit.percent > 0;
-    return any;
-}
-
 /* Bytes: the counters agree with each other and with a plan for as many tokens. A plan counts the
  * blocks. It does not know what tables grew to, nor over how many slabs the blocks are spread that
  * were not freed; a prompt frees none. */
@@ -598,7 +592,7 @@ static bool eval_batch(struct run *run, const struct op *op) {
     for (int i = 0; i < MAX_SLOT; i++) {
         struct slot *s = &run->slot[i];
         int n_tok = 1 + (op->n - 1) / (i + 1);
-        if (!s->session || s->plain->n_tok == 0 || s->plain->n_tok + n_tok > CTX) continue;
+        if (!s->session || s->plain->n_tok == 0 || s->plain->n_tok + n_tok > ctx_of(run)) continue;
         drop_twin(s);
         random_text(run, op->seed + (uint64_t)i, s->tok + s->plain->n_tok, n_tok);
         forget_rows(s);
@@ -671,14 +665,15 @@ static bool run_op(struct run *run, const struct op *op) {
     struct slot *s = &run->slot[op->a];
     if (!s->session) s = &run->slot[0];
     int have = s->plain->n_tok, n = op->n;
-    bool fits = s->plain->n_tok + n <= CTX;
+    bool fits = s->plain->n_tok + n <= ctx_of(run) &&
+                (have > 0 || !lk_recipe_replays(run->recipe[s->recipe])); /* only prompts are */
     switch (op->kind) {
     case OP_PROMPT: {
         int32_t text[CTX];
         int n_same = 0;
+        if (n > ctx_of(run)) return true;
         random_text(run, op->seed, text, n);
         while (n_same < n && n_same < have && text[n_same] == s->tok[n_same]) n_same++;
-        if (n > CTX) return true;
         memcpy(s->tok, text, (size_t)n * sizeof *text);
         return sync_tokens(s, n, n_same);
     }
@@ -710,9 +705,10 @@ static bool run_op(struct run *run, const struct op *op) {
 
 /* ---- a case ---- */
 
-static void reject(struct run *run, const lk_err *err) {
+static bool reject(struct run *run, const lk_err *err) {
     run->result.verdict = CASE_REJECTED;
     snprintf(run->result.reason, sizeof run->result.reason, "%s", err->msg);
+    return false;
 }
 
 /* ggml rounds GELU's argument to f16. Rounding decides which way, by 5e-4, and scores of later
@@ -727,10 +723,10 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
     for (int i = 0; i < 2; i++) {
         char text[MAX_RECIPE_PARTS * MAX_PART];
         join_recipe(&c->recipe[i], text, sizeof text);
-        if (lk_recipe_parse(&run->recipe[i], text, &err) != LK_OK) {
-            reject(run, &err);
-            return false;
-        }
+        if (lk_recipe_parse(&run->recipe[i], text, &err) != LK_OK ||
+            (c->chunked && lk_recipe_replays(run->recipe[i]) &&
+             lk_fail(&err, LK_E_UNSUPPORTED, "a prompt in chunks is not replayed")))
+            return reject(run, &err);
         sidecar |= needs_sidecar(run->recipe[i]);
         run->lossy[i] = is_lossy(run->recipe[i]);
         run->ranked[i] = is_ranked(run->recipe[i]);
@@ -747,12 +743,18 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
     }
     if (lk_model_open(&run->model, c->model->path, &opts, &err) != LK_OK)
         return fail(run, "%s", err.msg);
+    static const char request[] = "\n\nRepeat the text above word for word:\n\n";
+    lk_status status = lk_tokenize(run->model, request, strlen(request), 0, 0, &run->request,
+                                   &run->n_request, &err);
+    if (status != LK_OK && status != LK_E_UNSUPPORTED) return fail(run, "%s", err.msg);
     bool tight = strcmp(c->kernels, "reference") == 0 || !(run->lossy[0] || run->lossy[1]);
     run->result.bound = tight ? TIGHT : LOOSE;
     for (int i = 0; i < 2; i++) {
         run->set[i] = (struct plain_setting){.model = run->m,
                                              .recipe = run->recipe[i],
                                              .less = sidecar ? run->sidecar.less : NULL,
+                                             .request = run->request,
+                                             .n_request = (int)run->n_request,
                                              .engine = {.row = engine_row,
                                                         .stored = engine_stored,
                                                         .sigma = engine_sigma,
@@ -770,10 +772,7 @@ static bool prepare(struct run *run, double noise, char *sidecar_path) {
             run->set[i].basis[side] = run->sidecar.basis[side];
     }
     for (int i = 0; i < 2; i++)
-        if (!open_slot(run, i, i, &err)) {
-            reject(run, &err);
-            return false;
-        }
+        if (!open_slot(run, i, i, &err)) return reject(run, &err);
     return lk_batch_new(&run->batch, run->model, &err) == LK_OK || fail(run, "%s", err.msg);
 }
 
@@ -790,6 +789,7 @@ struct oracle_result run_case(const struct oracle_case *c, double noise, bool ke
     }
     for (int i = 0; i < MAX_SLOT; i++) close_slot(&run->slot[i]);
     lk_batch_free(run->batch);
+    lk_tokens_free(run->request);
     lk_model_free(run->model);
     unlink(sidecar_path);
     for (int i = 0; i < 2; i++) lk_recipe_free(run->recipe[i]);

@@ -28,6 +28,7 @@ struct oracle_case {
     uint64_t seed;                  /* of the sidecar and the tokens */
     struct random_recipe recipe[2]; /* of sessions 0 and 1 */
     const char *kernels;
+    int n_ctx;    /* of the sessions, at most 1,100; 0: 512 */
     bool chunked; /* prompts go through the compressed cache */
     bool full_rank;
     uint64_t noise_seed; /* of the noise in run_case */

@@ -189,6 +189,7 @@ void plain_cache_append(struct plain_cache *c, int layer, int side, int pos, con
     bool sink = kv->n_level > 1 && kv->level[0].is_sink && pos < kv->level[0].keep;
     struct plain_level *level = &kv->level[sink ? 0 : kv->n_level - 1];
     struct plain_row *row = new_row(c, pos, x);
+    for (int h = 0; plain_replays(c, layer) && h < c->set->model->n_head_kv; h++) row->score[h] = 2;
     plain_store(c, layer, side, level, &row, 1);
     push(level, row);
 }
@@ -246,13 +247,15 @@ static double rank_of(struct plain_cache *c, int layer, const struct lk_policy *
         return (double)(lk_splitmix64_next(&state) >> 40);
     }
     if (policy->kind == LK_POLICY_NEWEST) return 0;
-    for (int h = first; h < first + n; h++) sum += score[h];
+    for (int h = first; h < first + n; h++)
+        sum = policy->kind == LK_POLICY_REPLAY ? fmax(sum, score[h]) : sum + score[h];
     if (policy->mean) sum /= n_tok - pos;
     return set->noise > 0 ? sum * (1 + set->noise * random_gauss(&set->random)) : sum;
 }
 
 static bool is_scored(const struct lk_policy *policy) {
-    return policy->kind == LK_POLICY_H2O || policy->kind == LK_POLICY_TOVA;
+    return policy->kind == LK_POLICY_H2O || policy->kind == LK_POLICY_TOVA ||
+           policy->kind == LK_POLICY_REPLAY;
 }
 
 static bool engine_holds(const struct plain_cache *c, int layer, int head, int pos) {

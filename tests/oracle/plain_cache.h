@@ -17,6 +17,8 @@
 #include "recipe/recipe.h"
 #include "support.h"
 
+#include <stdint.h>
+
 enum { PLAIN_MAX_LEVEL = LK_MAX_LEVEL + 1, PLAIN_MAX_PART = 16 };
 
 /* The networks of `absorb less` in one layer, as floats: layouts as in absorb/less.h. */
@@ -38,8 +40,8 @@ enum { PLAIN_K, PLAIN_KPRE, PLAIN_V, N_PLAIN_BASIS }; /* keys after and before R
 /* What the engine saw and decided. `user` is the first argument of all functions. */
 struct plain_engine {
     void *user;
-    /* K or V [n_head_kv][d_head] of the i-th token of the current evaluation, as the engine stored
-     * it in f16; NULL: the account uses its own */
+    /* K or V [n_head_kv][d_head] of the i-th token of the current evaluation, and then of a replay,
+     * as the engine stored it in f16; NULL: the account uses its own */
     const float *(*row)(void *user, int layer, int side, int i);
     /* what the engine held of a token in a level [n_head_kv * d_head], as in plain_row.x, when the
      * layer attended; NULL: it was not there. Of eager recipes. */
@@ -60,6 +62,8 @@ struct plain_setting {
     const struct lk_recipe *recipe;
     const struct plain_basis *basis[N_PLAIN_BASIS]; /* [n_layer] each */
     const struct plain_less *less;                  /* [n_layer], or NULL */
+    const int32_t *request; /* [n_request] what precedes a part of a replay */
+    int n_request;
     struct plain_engine engine;
     double tie;           /* scores that differ by less than this share count as equal */
     double noise;         /* relative error added to what is quantized and ranked; 0: none */
@@ -169,6 +173,9 @@ void plain_cache_prompt(struct plain_cache *cache, int layer, int n, const doubl
 
 /* The levels of K or V of a layer, empty. Returns their number. */
 int plain_levels(const struct plain_setting *set, int layer, int side, struct plain_level *out);
+
+/* Whether the rows of a layer are judged by a replay of the prompt. */
+bool plain_replays(const struct plain_cache *cache, int layer);
 
 /* Whether a layer evicts by a policy or sums up. */
 bool plain_layer_evicts(const struct plain_setting *set, int layer);

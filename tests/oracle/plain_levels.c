@@ -53,6 +53,14 @@ static bool recipe_evicts(const struct lk_recipe *recipe) {
     return any;
 }
 
+bool plain_replays(const struct plain_cache *cache, int layer) {
+    const struct plain_kv *kv = &cache->layer[layer].kv[LK_K];
+    bool any = false;
+    for (int i = 0; cache->layer[layer].evicts && i < kv->n_level; i++)
+        any |= kv->level[i].policy.kind == LK_POLICY_REPLAY;
+    return any;
+}
+
 bool plain_layer_evicts(const struct plain_setting *set, int layer) {
     const struct lk_recipe *recipe = set->recipe;
     if (plain_is_swa(set->model, layer)) return false;

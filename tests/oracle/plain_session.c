@@ -12,11 +12,13 @@ struct seen_row {
     bool shift; /* its distance counts held rows only: a sink */
     const double *k, *v;
     double *score; /* where its weight is added, or NULL */
+    bool largest;  /* the score is the largest weight, not the sum */
 };
 
 /* All q, k, v of some tokens in one layer, and the hidden states. */
 struct tokens {
     int n, first;      /* tokens, position of the first */
+    int at;            /* tokens of the evaluation before them */
     double *x;         /* [n][n_embd] */
     double *q, *k, *v; /* [n][n_head][d_head], [n][n_head_kv][d_head] */
     double *attn;      /* [n][n_head][d_head] */
@@ -63,8 +65,8 @@ static void make_qkv(struct plain_cache *c, int layer, struct tokens *t) {
         double *k = t->k + (size_t)i * n_kv, *v = t->v + (size_t)i * n_kv;
         plain_qkv(m, layer, t->x + (size_t)i * m->n_embd, t->first + i, t->q + (size_t)i * n_q, k,
                   v);
-        take_row(c->set, layer, LK_K, i, k, n_kv, &error[LK_K], &power[LK_K]);
-        take_row(c->set, layer, LK_V, i, v, n_kv, &error[LK_V], &power[LK_V]);
+        take_row(c->set, layer, LK_K, t->at + i, k, n_kv, &error[LK_K], &power[LK_K]);
+        take_row(c->set, layer, LK_V, t->at + i, v, n_kv, &error[LK_V], &power[LK_V]);
     }
     for (int side = 0; side < 2; side++) {
         if (!(error[side] / power[side] > c->set->worst_row)) continue;
@@ -108,7 +110,10 @@ static void attend(const struct plain_cache *c, int layer, int head, const doubl
         for (int k = 0; k < d; k++) out[k] += weight[i] * row[i].v[k];
     }
     for (int i = 0; scored && i < n; i++)
-        if (row[i].score && weight[i] >= FLT_MIN) *row[i].score += weight[i] / sum; /* as floats */
+        if (row[i].score && weight[i] >= FLT_MIN) { /* as floats */
+            double w = weight[i] / sum;
+            *row[i].score = row[i].largest ? fmax(*row[i].score, w) : *row[i].score + w;
+        }
     if (states) plain_absorb_attend(c, layer, head, q, max, &sum, out);
     for (int k = 0; k < d; k++) out[k] /= sum;
 }
@@ -183,11 +188,12 @@ static int list_rows(const struct plain_cache *c, int layer, int head, int end,
                 if (!plain_is_swa(c->set->model, layer)) c->set->worst_row = INFINITY;
                 continue;
             }
-            out[n++] = (struct seen_row){.pos = pos,
-                                         .shift = l->kv[LK_K].level[i].shift,
-                                         .k = row->seen + head * d,
-                                         .v = v[pos],
-                                         .score = &row->score[head]};
+            out[n++] =
+                (struct seen_row){.pos = pos,
+                                  .shift = l->kv[LK_K].level[i].shift,
+                                  .k = row->seen + head * d,
+                                  .v = v[pos],
+                                  .score = plain_replays(c, layer) ? NULL : &row->score[head]};
         }
     free(v);
     return n;
@@ -220,33 +226,76 @@ void plain_eval(struct plain_cache *c, const int32_t *tok, int n, double *logits
     free_tokens(&t);
 }
 
+/* ---- prompts ---- */
+
+/* A prompt and its replay: chunks of 512 tokens that follow it. */
+struct prompt {
+    struct tokens part[4]; /* the prompt itself, then the chunks */
+    int n_part;
+};
+
+static struct prompt new_prompt(const struct plain_cache *c, const int32_t *tok, int n) {
+    const struct plain_setting *set = c->set;
+    struct prompt p = {.part = {new_tokens(set->model, tok, n, 0)}, .n_part = 1};
+    int32_t chunk[512];
+    bool replays = false;
+    for (int layer = 0; layer < set->model->n_layer; layer++) replays |= plain_replays(c, layer);
+    for (int done = 0, at = n, len; replays && done < n; at += len) {
+        int from = done > 8 ? done - 8 : 0;
+        memcpy(chunk, set->request, (size_t)set->n_request * sizeof *chunk);
+        for (len = set->n_request, done = from; len < 512 && done < n;) chunk[len++] = tok[done++];
+        p.part[p.n_part] = new_tokens(set->model, chunk, len, n);
+        p.part[p.n_part++].at = at;
+    }
+    return p;
+}
+
+/* K and V of a part as they are stored, as rows that may be attended to. score: [n][n_head_kv], or
+ * NULL. rows: [n_head_kv][n_row], from row `at` on. */
+static void add_rows(const struct plain_model *m, struct tokens *t, double *score, bool largest,
+                     struct seen_row *rows, int n_row, int at) {
+    int d = m->d_head, w = m->n_head_kv * d;
+    for (size_t i = 0; i < (size_t)t->n * w; i++) {
+        t->k[i] = plain_f16((float)t->k[i]);
+        t->v[i] = plain_f16((float)t->v[i]);
+    }
+    for (int h = 0; h < m->n_head_kv; h++)
+        for (int i = 0; i < t->n; i++)
+            rows[(size_t)h * n_row + at + i] =
+                (struct seen_row){.pos = t->first + i,
+                                  .k = t->k + (size_t)i * w + h * d,
+                                  .v = t->v + (size_t)i * w + h * d,
+                                  .score = score ? score + i * m->n_head_kv + h : NULL,
+                                  .largest = largest};
+}
+
 void plain_prompt(struct plain_cache *c, const int32_t *tok, int n, double *logits) {
     const struct plain_model *m = c->set->model;
-    int d = m->d_head, w = m->n_head_kv * d;
-    struct tokens t = new_tokens(m, tok, n, 0);
-    struct seen_row *rows = calloc((size_t)m->n_head_kv * n, sizeof *rows);
+    struct prompt p = new_prompt(c, tok, n);
+    struct tokens *own = &p.part[0];
+    struct seen_row *rows = calloc((size_t)m->n_head_kv * (n + 512), sizeof *rows);
     double *score = malloc((size_t)n * m->n_head_kv * sizeof *score);
     for (int layer = 0; layer < m->n_layer; layer++) {
-        make_qkv(c, layer, &t);
-        plain_observe(c, layer, t.q, n < 512 ? n : 512); /* the first chunk */
-        for (size_t i = 0; i < (size_t)n * w; i++) {
-            t.k[i] = plain_f16((float)t.k[i]);
-            t.v[i] = plain_f16((float)t.v[i]);
-        }
+        bool replays = plain_replays(c, layer);
+        make_qkv(c, layer, own);
+        plain_observe(c, layer, own->q, n < 512 ? n : 512); /* the first chunk */
         memset(score, 0, (size_t)n * m->n_head_kv * sizeof *score);
-        for (int h = 0; h < m->n_head_kv; h++)
-            for (int i = 0; i < n; i++)
-                rows[(size_t)h * n + i] = (struct seen_row){.pos = i,
-                                                            .k = t.k + (size_t)i * w + h * d,
-                                                            .v = t.v + (size_t)i * w + h * d,
-                                                            .score = score + i * m->n_head_kv + h};
-        attend_all(c, layer, &t, rows, n, false);
-        finish_layer(c, layer, &t);
-        plain_cache_prompt(c, layer, n, t.k, t.v, score);
+        add_rows(m, own, replays ? NULL : score, false, rows, n, 0);
+        attend_all(c, layer, own, rows, n, false);
+        finish_layer(c, layer, own);
+        for (int i = 1; i < p.n_part; i++) {
+            struct tokens *t = &p.part[i];
+            make_qkv(c, layer, t);
+            add_rows(m, own, replays ? score : NULL, true, rows, n + t->n, 0);
+            add_rows(m, t, NULL, true, rows, n + t->n, n);
+            attend_all(c, layer, t, rows, n + t->n, false);
+            finish_layer(c, layer, t);
+        }
+        plain_cache_prompt(c, layer, n, own->k, own->v, score);
     }
-    plain_logits(m, t.x + (size_t)(n - 1) * m->n_embd, logits);
+    plain_logits(m, own->x + (size_t)(n - 1) * m->n_embd, logits);
     c->n_tok = n;
     free(score);
     free(rows);
-    free_tokens(&t);
+    for (int i = 0; i < p.n_part; i++) free_tokens(&p.part[i]);
 }

@@ -127,14 +127,14 @@ static void random_heads(struct random *r, const char *codecs, int n_head_kv, ch
 }
 
 static void random_keep(struct random *r, char *text, size_t size) {
-    static const char *const policy[] = {"newest",    "random", "h2o",
-                                         "h2o(mean)", "tova",   "tova(apart)"};
+    static const char *const policy[] = {"newest", "random",      "h2o",   "h2o(mean)",
+                                         "tova",   "tova(apart)", "replay"};
     append(text, size, "keep ");
     if (chance(r, 60))
         append(text, size, "%d", random_int(r, 1, 80));
     else
         append(text, size, "%d%%%s", random_int(r, 3, 70), chance(r, 30) ? " of context" : "");
-    append(text, size, " by %s", policy[random_int(r, 0, 5)]);
+    append(text, size, " by %s", policy[random_int(r, 0, 6)]);
 }
 
 /* rot is left out: sinks are encoded from f32 rows, which the account cannot take over from the
@@ -487,6 +487,19 @@ bool needs_sidecar(const struct lk_recipe *recipe) {
         any |= recipe->level[i].k.projection || recipe->level[i].v.projection;
     for (int i = 0; i < recipe->n_override; i++)
         any |= recipe->override[i].k.projection || recipe->override[i].v.projection;
+    return any;
+}
+
+bool has_equalized_residual(const struct lk_recipe *recipe) {
+    const struct lk_level_spec *last = &recipe->level[recipe->n_level - 1];
+    return last->range == LK_RESIDUAL && (last->k.sigma || last->v.sigma);
+}
+
+bool has_percentages(const struct lk_recipe *recipe) {
+    bool any = false;
+    for (int i = 0; i < recipe->n_level; i++)
+        any |= recipe->level[i].percent > 0 || recipe->level[i].limit.percent > 0;
+    for (int i = 0; i < recipe->n_override; i++) any |= recipe->override[i].limit.percent > 0;
     return any;
 }
 

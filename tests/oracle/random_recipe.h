@@ -27,6 +27,11 @@ bool needs_sidecar(const struct lk_recipe *recipe);
 bool is_lossy(const struct lk_recipe *recipe);
 bool is_ranked(const struct lk_recipe *recipe);
 
+/* Does it have a residual whose rows are equalized, which waits for as many rows as statistics need
+ * again when it is empty? Sizes in percent? */
+bool has_equalized_residual(const struct lk_recipe *recipe);
+bool has_percentages(const struct lk_recipe *recipe);
+
 /* Bases of all sides and layers, and networks of LESS. */
 struct random_sidecar {
     struct plain_basis *basis[N_PLAIN_BASIS]; /* [n_layer] */
