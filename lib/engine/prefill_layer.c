@@ -315,8 +315,9 @@ static void set_sequence(struct lk_prefill *p, int layer, size_t n_tok, int n) {
     struct lk_attn attn = lk_pass_attn(&p->job);
     attn.n_tok = n;
     seq->n_range = lk_attn_ranges(&attn, seq->source[LK_K], seq->source[LK_V]);
-    const struct lk_evict *evict = &p->s->cache->evict[p->job.index];
-    seq->attn_scores = evict->adds_scores == (p->at < p->n_tok) ? p->attn_scores : NULL;
+    bool adds = !hp->is_recurrent[layer] && /* which has no place in the cache */
+                p->s->cache->evict[p->job.index].adds_scores == (p->at < p->n_tok);
+    seq->attn_scores = adds ? p->attn_scores : NULL;
 }
 
 lk_status lk_prefill_prepare_chunk(struct lk_prefill *p, int layer, size_t at, size_t n,
