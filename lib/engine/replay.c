@@ -21,7 +21,7 @@ static lk_status make(const struct lk_model *model, const int32_t *tok, size_t n
         size_t from = at > N_QUOTED ? at - N_QUOTED : 0, room = LK_EVAL_MAX - n_first;
         size_t part = n_tok - from < room ? n_tok - from : room;
         if (out) {
-            memcpy(out + *n, first, n_first * sizeof *out);
+            for (size_t i = 0; i < n_first; i++) out[*n + i] = first[i]; /* first may be NULL */
             memcpy(out + *n + n_first, tok + from, part * sizeof *out);
         }
         *n += n_first + part;
