@@ -277,7 +277,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
 
     def _hold_prefix(self, contexts: list[list[int]]) -> list[int]:
         """Prefill what all contexts begin with into `saved`, with reuse_prefix. Returns these tokens."""
-        shared = os.path.commonprefix(contexts) if self.reuse_prefix and self.context == "prompt" else []
+        shared = list(os.path.commonprefix(contexts)) if self.reuse_prefix and self.context == "prompt" else []
         shared = shared[: min(map(len, contexts), default=0) - 1]  # a context's last token is evaluated for its logits
         if shared:
             self.saved.sync(shared)
