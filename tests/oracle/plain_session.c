@@ -242,8 +242,8 @@ static struct prompt new_prompt(const struct plain_cache *c, const int32_t *tok,
     for (int layer = 0; layer < set->model->n_layer; layer++) replays |= plain_replays(c, layer);
     for (int done = 0, at = n, len; replays && done < n; at += len) {
         int from = done > 8 ? done - 8 : 0;
-        memcpy(chunk, set->request, (size_t)set->n_request * sizeof *chunk);
-        for (len = set->n_request, done = from; len < 512 && done < n;) chunk[len++] = tok[done++];
+        for (len = 0; len < set->n_request; len++) chunk[len] = set->request[len];
+        for (done = from; len < 512 && done < n;) chunk[len++] = tok[done++];
         p.part[p.n_part] = new_tokens(set->model, chunk, len, n);
         p.part[p.n_part++].at = at;
     }

@@ -21,7 +21,7 @@ static void every_size(void **state) {
     /* chunks have 512 tokens; the later ones repeat 8 */
     static const int sizes[] = {1, 2, 8, 9, 100, 511, 512, 513, 520, 1016, 1017, 1030};
     enum { N_RECIPE = sizeof recipes / sizeof *recipes, N_SIZE = sizeof sizes / sizeof *sizes };
-    int n_run = 0;
+    int n_try = 0, n_run = 0;
     for (int i = 0; i < N_SIZE * N_RECIPE; i++) {
         struct oracle_case c = {.model = &models.model[i % models.n],
                                 .seed = (uint64_t)i,
@@ -45,10 +45,12 @@ static void every_size(void **state) {
         if (r.verdict == CASE_FAILED)
             fail_msg("%s, %s, %d tokens, operation %d: %s", c.model->spec->name,
                      recipes[i % N_RECIPE], sizes[i / N_RECIPE], r.op, r.reason);
+        n_try++;
         n_run += r.verdict == CASE_PASSED;
         free_oracle_result(&r);
     }
-    assert_true(n_run > 12);
+    printf("%d of %d cases passed, the others have a combination that does not work\n", n_run, n_try);
+    assert_true(3 * n_run > n_try);
 }
 
 static int set_up(void **state) { return open_oracle_models(&models) ? 0 : -1; }
