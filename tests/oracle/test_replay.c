@@ -49,7 +49,8 @@ static void every_size(void **state) {
         n_run += r.verdict == CASE_PASSED;
         free_oracle_result(&r);
     }
-    printf("%d of %d cases passed, the others have a combination that does not work\n", n_run, n_try);
+    printf("%d of %d cases passed, the others have a combination that does not work\n", n_run,
+           n_try);
     assert_true(3 * n_run > n_try);
 }
 
