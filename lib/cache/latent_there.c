@@ -7,6 +7,7 @@
 #include "device/commands.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* What a content is made of. Unused fields are zero, so keys are compared as bytes. */
@@ -19,6 +20,8 @@ struct key {
     int32_t unused;            /* 0: keys are compared with memcmp, and have no padding */
     int64_t n_pos;
 };
+_Static_assert(offsetof(struct key, n_pos) == offsetof(struct key, unused) + sizeof(int32_t),
+               "keys are compared with memcmp");
 
 struct lk_there {
     struct lk_there *next;

@@ -11,8 +11,13 @@
 #include "codec/ops.h"
 #include "codec/rot.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+_Static_assert(offsetof(struct lk_codec, share) == offsetof(struct lk_codec, unused) + 1 &&
+                   sizeof(struct lk_codec) == offsetof(struct lk_codec, share) + sizeof(uint32_t),
+               "codecs are compared with memcmp");
 
 const struct lk_codec lk_codec_f16 = {.coding = LK_F16, .bits = 16};
 

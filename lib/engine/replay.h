@@ -1,13 +1,13 @@
 /* The replay of a prompt, for `keep N by replay` (recipe/policy.h).
  *
- * A prefill goes on after the prompt with chunks of LK_EVAL_MAX tokens, each of which follows the
- * prompt directly:
+ * After the prompt, a prefill evaluates chunks of up to LK_EVAL_MAX tokens. Each has the positions
+ * right after the prompt:
  *
  *     | a request to repeat the text | the last tokens before a part | the part |
  *
- * Together the parts are the prompt. Without a tokenizer there is no request. In each layer the
- * chunks attend to the prompt's exact rows, their largest weights are the scores of these rows, and
- * their own rows are forgotten. */
+ * The parts of all chunks make up the prompt. A model without a tokenizer gets no request. In each
+ * layer the chunks attend to the prompt's exact rows. A row's score is the largest weight that it
+ * gets, and the rows of the chunk are dropped. */
 #ifndef LK_ENGINE_REPLAY_H
 #define LK_ENGINE_REPLAY_H
 

@@ -214,7 +214,7 @@ static size_t can_keep(const struct lk_session *s, size_t n_common, size_t n_tok
 }
 
 /* How many of the n_common first tokens stay, and from which checkpoint; NULL: from none. A replay
- * scores a whole prompt, so a text of which less than half would stay is evaluated again. */
+ * scores a whole prompt: if less than half of the tokens would stay, none does. */
 static size_t find_kept(const struct lk_session *s, size_t n_common, size_t n_tok,
                         const struct lk_checkpoint **from) {
     size_t n = can_keep(s, n_common, n_tok);

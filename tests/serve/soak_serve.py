@@ -4,8 +4,8 @@
 usage: soak_serve.py PROGRAM SECONDS [serve option...]
 
 The server has the small limits of OPTIONS and a session directory, so sessions are evicted, stored, loaded again and
-removed. The model is the first LAYERS layers of SmolLM2-135M, so that much happens in the time. It is stopped and started again at the moments of RESTARTS. Agents send the sessions of bench/agents, with
-fewer turns. With LOWKEY_TEST_RANKS=N the server has N ranks.
+removed. It restarts at the times of RESTARTS. The model is the first LAYERS layers of SmolLM2-135M, which answer fast.
+Agents send the sessions of bench/agents, with fewer turns. With LOWKEY_TEST_RANKS=N the server has N ranks.
 
 Prints the latencies of the well-behaved clients (first token and whole answer), what agents had to have read again,
 and the resident memory of the server. Exits with status 1 if
