@@ -222,6 +222,9 @@ static int read_args(const struct command *command, int argc, char **argv, struc
              {'n', "tokens", "N",
               "maximum number of tokens of an answer (default: the rest of the context)", OPT_INT,
               &a->n, 1, 1 << 24},
+             {0, "seed", "N",
+              "random seed of requests that give none (default -1: another for each)", OPT_INT,
+              &a->seed, -1, UINT32_MAX, .rare = true},
              {0, "parallel", "N",
               "maximum number of answers of a client at the same time (default 8)", OPT_INT,
               &a->parallel, 1, 64},
@@ -337,6 +340,7 @@ static struct lk_server_opts server_opts(const struct serve_args *a, struct serv
     o.time_s = a->time_s;
     if (a->load_s >= 0) o.load_s = a->load_s;
     o.slice_s = 1e-3 * a->slice_ms;
+    o.seed = a->seed;
     o.session_dir = a->session_dir;
     o.store_bytes = (uint64_t)a->store_limit << 20;
     o.log = a->log ? print_line : NULL;
@@ -451,7 +455,8 @@ int cmd_serve(const struct command *command, int argc, char **argv) {
                            .queue_s = 60,
                            .load_s = -1,
                            .time_s = 600,
-                           .slice_ms = 50};
+                           .slice_ms = 50,
+                           .seed = -1};
     struct serve s = {0};
     int read = read_args(command, argc, argv, &a);
     if (read != ARGS_RUN) return read;

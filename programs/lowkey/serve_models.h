@@ -15,8 +15,8 @@ struct serve_args {
     struct string_list kv, allow_kv, name, allow_host;
     struct auto_args auto_kv;
     const char *host, *key_file, *draft, *origin, *session_dir, *chat_template;
-    int64_t port, ctx, checkpoints, checkpoint_memory, n, parallel, queue, connections, per_address,
-        cache_limit, store_limit, max_body, request_memory, max_memory;
+    int64_t port, ctx, checkpoints, checkpoint_memory, n, seed, parallel, queue, connections,
+        per_address, cache_limit, store_limit, max_body, request_memory, max_memory;
     double queue_s, time_s, slice_ms, load_s; /* load_s: -1 if it is not given */
     int32_t n_here; /* not an option: ranks that share this machine's memory */
     bool log, parse_special, sandbox, strict_model;

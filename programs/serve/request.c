@@ -24,13 +24,15 @@
 static const char bias_field[] = "logit_bias";
 
 /* Any 64-bit integer. Values from 0 to 2^32 - 1 are used unchanged; others are hashed to 32 bits.
- * Without a seed a random one is drawn, so that repeated requests get different answers. */
-static bool parse_seed(struct lk_request *request, struct lk_api_error *error) {
+ * Without a seed, and without one of the server's, a random one is drawn, so that repeated requests
+ * get different answers. */
+static bool parse_seed(struct lk_request *request, const struct lk_server_opts *opts,
+                       struct lk_api_error *error) {
     const int64_t max_exact = INT64_C(1) << 53; /* range of exact integers in a double */
     const json_t *given = json_object_get(request->body, "seed");
     uint32_t drawn = 0;
     if (!lk_os_random(&drawn, sizeof drawn)) drawn = 1;
-    int64_t seed = drawn;
+    int64_t seed = opts->seed < 0 ? drawn : opts->seed;
     double real = json_real_value(given);
     if (json_is_integer(given))
         seed = json_integer_value(given);
@@ -127,7 +129,7 @@ static bool parse_sampling(struct lk_request *request, const struct lk_server_op
                 lk_json_field_real(b, "frequency_penalty", -2, 2, &frequency, error) &&
                 lk_json_field_real(b, "presence_penalty", -2, 2, &presence, error) &&
                 lk_json_field_bool(b, "ignore_eos", &s->ignore_eos, error) &&
-                parse_seed(request, error) && parse_bias(request, error);
+                parse_seed(request, opts, error) && parse_bias(request, error);
     if (!good) return false;
     s->temperature = (float)temperature;
     s->top_p = (float)top_p;

@@ -28,7 +28,8 @@ struct lk_server_opts lk_server_defaults(void) {
                                    .queue_s = 60,
                                    .load_s = 300,
                                    .time_s = 600,
-                                   .slice_s = 0.05};
+                                   .slice_s = 0.05,
+                                   .seed = -1};
 }
 
 static lk_status check_server_opts(const struct lk_server_opts *o, lk_err *err) {

@@ -81,6 +81,7 @@ struct lk_server_opts {
     const char *origin;  /* allowed web origin besides the server's own; "*": any; NULL: none */
     int32_t n_ctx;       /* max tokens of a session */
     size_t n_predict;    /* max tokens of an answer */
+    int64_t seed;        /* of requests that give none; -1: a random one for each */
     size_t n_parallel;   /* max jobs that run at the same time */
     size_t n_queue;      /* max jobs that wait */
     size_t n_checkpoint; /* of each session (lk_session_opts) */

@@ -211,7 +211,7 @@ static void late_prefill_goes_on(void **state) {
         json_decref(wait_idle_slots(server, 1));
     }
     assert_int_equal(reply.status, 200);
-    json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
+    json_t *json = json_loadb(reply.body, reply.len, JSON_ALLOW_NUL, NULL);
     assert_in_range(reused_tokens(json), LATE - 2 * CHUNK, LATE);
     json_decref(json);
     http_free(&reply);

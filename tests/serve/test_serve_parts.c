@@ -272,11 +272,14 @@ static void required_calls_leave_out_optional_parameters(void **state) {
 
 /* ---- request fields ---- */
 
+static int64_t server_seed = -1;
+
 static bool parse_fields(struct lk_request *request, bool chat, const char *fields,
                          struct lk_api_error *error) {
     struct lk_server_opts opts = lk_server_defaults();
     char body[600];
     opts.id = "m";
+    opts.seed = server_seed;
     snprintf(body, sizeof body, "{%s, %s}",
              chat ? "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]"
                   : "\"prompt\": \"x\"",
@@ -390,11 +393,12 @@ static void unsupported_fields_are_rejected(void **state) {
     lk_request_free(&request);
 }
 
+/* NULL: the request gives no seed. */
 static uint32_t seed_of(const char *given) {
     struct lk_request request;
     struct lk_api_error error;
     char fields[100];
-    snprintf(fields, sizeof fields, "\"seed\": %s", given);
+    snprintf(fields, sizeof fields, given ? "\"seed\": %s" : "\"n\": 1", given);
     if (!parse_fields(&request, false, fields, &error)) fail_msg("%s: %s", given, error.msg);
     uint32_t seed = request.sampling.seed;
     lk_request_free(&request);
@@ -418,6 +422,11 @@ static void seeds_are_64_bit_integers(void **state) {
         assert_int_equal(seed_of(seeds[i]), seed_of(seeds[i]));
         for (size_t k = 0; k < i; k++) assert_int_not_equal(seed_of(seeds[i]), seed_of(seeds[k]));
     }
+    assert_int_not_equal(seed_of(NULL), seed_of(NULL));
+    server_seed = 5;
+    assert_int_equal(seed_of(NULL), 5);
+    assert_int_equal(seed_of("7"), 7);
+    server_seed = -1;
     struct lk_request request;
     struct lk_api_error error;
     assert_false(parse_fields(&request, false, "\"seed\": 1.5", &error));

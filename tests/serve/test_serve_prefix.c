@@ -53,7 +53,7 @@ static char *answer(const struct lk_server *server, const char *kv, int shared, 
     struct http_reply reply =
         http_request(lk_server_port(server), "POST", "/v1/completions", "", body);
     if (reply.status != 200) fail_msg("%d: %s", reply.status, reply.body);
-    json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
+    json_t *json = json_loadb(reply.body, reply.len, JSON_ALLOW_NUL, NULL);
     *cached = json_integer_value(json_object_get(
         json_object_get(json_object_get(json, "usage"), "prompt_tokens_details"), "cached_tokens"));
     char *text = strdup(json_string_value(
@@ -114,7 +114,7 @@ static void expect_same_ascii_text(const char *got, const char *want) {
 
 static json_t *get_slots(const struct lk_server *server) {
     struct http_reply reply = http_request(lk_server_port(server), "GET", "/slots", "", "");
-    json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
+    json_t *json = json_loadb(reply.body, reply.len, JSON_ALLOW_NUL, NULL);
     http_free(&reply);
     return json;
 }

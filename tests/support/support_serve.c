@@ -39,6 +39,7 @@ struct lk_server_opts serve_options(void) {
     o.session_dir = session_dir;
     o.store_bytes = 64u << 20;
     o.note = record_note;
+    o.seed = 1;
     return o;
 }
 
@@ -110,7 +111,7 @@ json_t *request_json(const struct lk_server *server, int status, const char *met
     if (reply.status != status)
         fail_msg("%s %s %.300s: status %d, expected %d: %.300s", method, path, body, reply.status,
                  status, reply.body);
-    json_t *json = json_loadb(reply.body, reply.len, 0, NULL);
+    json_t *json = json_loadb(reply.body, reply.len, JSON_ALLOW_NUL, NULL);
     assert_non_null(json);
     http_free(&reply);
     return json;
