@@ -622,6 +622,24 @@ lk_status lk_tune_check(lk_tune *tune, const lk_recipe *const *recipe, size_t n_
                         const int32_t *tok, size_t n_tok, int32_t n_chunk,
                         lk_compare_result *results, lk_err *err);
 
+/* ---- tune: rows of each layer ---- */
+
+typedef struct {
+    int32_t chunk;        /* tokens per chunk, at least 8; a chunk is read and replayed by itself */
+    int32_t n_ctx;        /* tokens of a session whose bytes count; 0: the same as `chunk` */
+    lk_progress progress; /* may be NULL; counts tokens */
+    void *user;
+} lk_budget_opts;
+
+/* A recipe like `like`, which keeps a percentage by replay (recipe/policy.h), in which each layer
+ * keeps its own share: the rows of all layers whose scores are above one threshold, on all whole
+ * chunks of tok[0..n_tok). Layers with a sliding window have the share of `like`. In at most its
+ * bytes. *out is owned: lk_recipe_free. LK_E_ARG
+ * for another kind of recipe or a text of less than one chunk; otherwise as lk_session_sync. */
+lk_status lk_tune_budgets(lk_recipe **out, lk_model *model, const lk_recipe *like,
+                          const int32_t *tok, size_t n_tok, const lk_budget_opts *opts,
+                          lk_err *err);
+
 #ifdef __cplusplus
 }
 #endif

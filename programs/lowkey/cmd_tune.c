@@ -9,6 +9,7 @@
 #include "progress.h"
 #include "table.h"
 #include "text.h"
+#include "tune_report.h"
 #include "xalloc.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ struct tune_args {
     struct model_args model;
     struct string_list kv, text;
     struct number_list measure_bits;
-    const char *check_text, *like, *output, *state;
+    const char *check_text, *like, *budgets, *output, *state;
     double bits, max_kl;
     int64_t while_pid, memory, ctx, chunk, chunks, score, check_chunks, head_groups, min_k_bits,
         measure_memory, rounds;
@@ -48,6 +49,10 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               1 << 24},
              {0, "max-kl", "X", "or the smallest size with at most this KL", OPT_REAL, &a->max_kl,
               1e-6, 10},
+             {0, "budgets", "RECIPE",
+              "or a recipe with 'keep N% by replay': gives each layer its own share of the rows, "
+              "in the same size",
+              OPT_TEXT, &a->budgets, .complete = "RECIPE"},
              {'c', "ctx", "N", "tokens of a session whose size counts (default: --chunk)", OPT_INT,
               &a->ctx, 4, MAX_TOKENS},
              {'o', "output", "FILE",
@@ -133,178 +138,6 @@ static void add_chunks(struct tokens *out, const struct tokens *text, size_t chu
         memcpy(out->at + out->n, text->at + i * n_have / n * chunk, chunk * sizeof *out->at);
 }
 
-/* ---- output ---- */
-
-/* The tuned recipe and the recipes it is compared with, measured on the check text. */
-struct tune_report {
-    const char *command_line, *model, *weights;
-    const struct string_list *text;
-    const char *check_text; /* NULL: parts of `text` */
-    const lk_tuned *tuned;
-    const lk_recipe *const *recipe;   /* [n]; the last one is tuned->recipe */
-    const lk_compare_result *checked; /* [n] */
-    size_t n;                         /* 0: nothing was checked */
-    int n_layer, chunk;
-};
-
-static const char *recipe_name(const struct tune_report *r, size_t i) {
-    return i + 1 == r->n ? "tuned" : lk_recipe_text(r->recipe[i]);
-}
-
-/* Print the recipe with each part on a line of its own. */
-static void print_parts(FILE *file, const lk_recipe *recipe) {
-    for (const char *at = lk_recipe_text(recipe); *at;) {
-        size_t len = strcspn(at, ";");
-        fprintf(file, "%.*s\n", (int)len, at);
-        at += len;
-        at += strspn(at, "; ");
-    }
-}
-
-static void print_table(const struct tune_report *r) {
-    char b[NUMBER_BUF];
-    if (r->n == 0) {
-        const lk_compare_result *c = &r->tuned->measured;
-        printf("%.3f bits per value, KL %.6f +- %.6f on %s predictions of the text\n\n",
-               r->tuned->plan.bits_per_value, c->kl_mean, c->kl_stderr,
-               format_count(b, c->n_scored));
-        print_parts(stdout, r->tuned->recipe);
-        return;
-    }
-    struct table table = table_new("lrRrRRrR");
-    table_titles(&table, "recipe|bits/value|B/token|KL mean|+-|KL p99.9|same top|ppl");
-    for (size_t i = 0; i < r->n; i++) {
-        const lk_compare_result *c = &r->checked[i];
-        table_cell(&table, "%s", recipe_name(r, i));
-        table_cell(&table, "%.3f", c->bits_per_value);
-        table_cell(&table, "%s", format_count(b, (uint64_t)(c->bytes_per_token + 0.5)));
-        table_cell(&table, "%.6f", c->kl_mean);
-        table_cell(&table, "%.6f", c->kl_stderr);
-        table_cell(&table, "%.5f", c->kl_p999);
-        table_cell(&table, "%.2f%%", 100 * c->top1);
-        table_cell(&table, "%.3f", c->ppl);
-    }
-    table_print(&table, stdout, true);
-    putchar('\n');
-    print_paragraph(stdout,
-                    "%s predictions in chunks of %d tokens that had no part in tuning; KL(full "
-                    "cache || recipe) in nats; bits/value: everything the cache holds",
-                    format_count(b, r->checked[0].n_scored), r->chunk);
-    printf("\n");
-    print_parts(stdout, r->tuned->recipe);
-}
-
-static json_t *result_json(const lk_compare_result *c) {
-    return json_pack("{s:o s:o s:o s:o s:o s:o s:o s:I}", "kl_mean", json_number(c->kl_mean),
-                     "kl_stderr", json_number(c->kl_stderr), "kl_p999", json_number(c->kl_p999),
-                     "top1", json_number(c->top1), "ppl", json_number(c->ppl), "bits_per_value",
-                     json_number(c->bits_per_value), "bytes_per_token",
-                     json_number(c->bytes_per_token), "n_scored", (json_int_t)c->n_scored);
-}
-
-/* KL of each layer alone at 1 to 6 and 8 bits: {"k": [layer][bits], "v": ...}. */
-static json_t *sensitivity_json(const lk_tune *tune, int n_layer) {
-    static const int bits[] = {1, 2, 3, 4, 5, 6, 8};
-    json_t *sides[2];
-    for (int side = 0; side < 2; side++) {
-        sides[side] = json_array();
-        for (int layer = 0; layer < n_layer; layer++) {
-            json_t *row = json_array();
-            for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
-                json_array_append_new(row, json_number(lk_tune_kl(tune, layer, side, bits[i])));
-            json_array_append_new(sides[side], row);
-        }
-    }
-    return json_pack("{s:[i,i,i,i,i,i,i] s:o s:o}", "bits", 1, 2, 3, 4, 5, 6, 8, "k", sides[0], "v",
-                     sides[1]);
-}
-
-/* [[bits per value, KL], ...] from 0.6 to 1.6 times the tuned recipe's bytes, scaled so that the
- * tuned recipe's own estimate agrees with what was checked. */
-static json_t *estimates_json(const struct tune_report *r, lk_tune *tune) {
-    enum { N_ESTIMATE = 12 };
-    const lk_compare_result *last = r->n ? &r->checked[r->n - 1] : &r->tuned->measured;
-    double scale = r->tuned->estimate > 0 ? last->kl_mean / r->tuned->estimate : 1;
-    double bits = last->bits_per_value / (double)r->tuned->plan.cache_bytes;
-    json_t *list = json_array();
-    for (int i = 0; i < N_ESTIMATE; i++) {
-        double share = 0.6 + 1.0 * i / (N_ESTIMATE - 1), kl;
-        uint64_t bytes, max = (uint64_t)(share * (double)r->tuned->plan.cache_bytes);
-        if (lk_tune_estimate(tune, max, &kl, &bytes, NULL)) continue;
-        json_array_append_new(
-            list, json_pack("[o,o]", json_number(bits * (double)bytes), json_number(scale * kl)));
-    }
-    return list;
-}
-
-static int print_json(const struct tune_report *r, lk_tune *tune) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < r->n; i++) {
-        json_t *entry = result_json(&r->checked[i]);
-        json_object_set_new(entry, "kv", json_string(lk_recipe_text(r->recipe[i])));
-        json_array_append_new(list, entry);
-    }
-    return json_print(
-        json_pack("{s:s s:s s:I s:I s:o s:o s:o s:o s:o}", "model", r->model, "kv",
-                  lk_recipe_text(r->tuned->recipe), "n_ctx", (json_int_t)r->tuned->plan.n_tok,
-                  "cache_bytes", (json_int_t)r->tuned->plan.cache_bytes, "estimate",
-                  json_number(r->tuned->estimate), "tuning", result_json(&r->tuned->measured),
-                  "results", list, "sensitivity", sensitivity_json(tune, r->n_layer), "estimates",
-                  estimates_json(r, tune)),
-        false);
-}
-
-/* ---- recipe file ---- */
-
-static void write_result(FILE *file, const char *name, const lk_compare_result *c) {
-    fprintf(file,
-            "#   %-10s %.3f bits per value, KL %.6f +- %.6f, p99.9 %.5f, same top %.2f%%, "
-            "%" PRIu64 " predictions\n",
-            name, c->bits_per_value, c->kl_mean, c->kl_stderr, c->kl_p999, 100 * c->top1,
-            c->n_scored);
-}
-
-static void write_contents(FILE *file, const struct tune_report *r) {
-    const lk_plan *plan = &r->tuned->plan;
-    char *command = printable_copy(r->command_line),
-         *check = printable_copy(r->check_text ? r->check_text : "other parts of the same texts");
-    fprintf(file, "# %s\n# model: %s, weights: %s\n", command, r->model, r->weights);
-    fprintf(file,
-            "# size: %.3f bits per value, %" PRIu64 " bytes at %" PRIu64 " tokens (f16: %" PRIu64
-            " bytes)\n",
-            plan->bits_per_value, plan->cache_bytes, plan->n_tok, plan->f16_bytes);
-    fprintf(file, "# tuned on");
-    for (size_t i = 0; i < r->text->n; i++) {
-        char *text = printable_copy(r->text->item[i]);
-        fprintf(file, "%s %s", i ? "," : "", text);
-        free(text);
-    }
-    fprintf(file, ", in chunks of %d tokens:\n", r->chunk);
-    write_result(file, "tuned", &r->tuned->measured);
-    if (r->n) fprintf(file, "# checked on %s:\n", check);
-    for (size_t i = 0; i < r->n; i++) write_result(file, recipe_name(r, i), &r->checked[i]);
-    print_parts(file, r->tuned->recipe);
-    free(command);
-    free(check);
-}
-
-/* Close a file that is written, and say so. */
-static int finish_file(struct lk_atomic_file *file, const char *path) {
-    lk_err err = {0};
-    lk_status status =
-        ferror(file->file) ? lk_fail(&err, LK_E_IO, "%s: cannot write all of it", path) : LK_OK;
-    status = lk_atomic_file_close(file, status, &err);
-    return status ? print_lk_error(&err) : STATUS_OK;
-}
-
-static int write_recipe(const struct tune_report *r, const char *path) {
-    lk_err err = {0};
-    struct lk_atomic_file file;
-    if (lk_atomic_file_open_public(&file, path, &err)) return print_lk_error(&err);
-    write_contents(file.file, r);
-    return finish_file(&file, path);
-}
-
 /* ---- steps ---- */
 
 /* The budget of --memory or --bits, in bytes at n_ctx tokens. */
@@ -346,6 +179,15 @@ static int find_recipe(const struct tune_args *a, lk_tune *tune, struct progress
     return status ? fail_step(a, &err) : STATUS_OK;
 }
 
+/* Write what was found to the file and to the terminal. tune: may be NULL. */
+static int write_report(const struct tune_args *a, const struct tune_report *report,
+                        lk_tune *tune) {
+    int status = a->output ? tune_report_write(report, a->output) : STATUS_OK;
+    if (!status && a->json) status = tune_report_print_json(report, tune);
+    if (!status && !a->json) tune_report_print(report);
+    return status;
+}
+
 /* Is there a text to check on? */
 static bool has_check(const struct tune_args *a) { return a->thorough || a->check_text; }
 
@@ -379,9 +221,7 @@ static int report(const struct tune_args *a, lk_model *model, lk_tune *tune,
             status = fail_step(a, &err);
         progress_end(progress);
     }
-    if (!status && a->output) status = write_recipe(&r, a->output);
-    if (!status && a->json) status = print_json(&r, tune);
-    if (!status && !a->json) print_table(&r);
+    if (!status) status = write_report(a, &r, tune);
     recipes_free(&others);
     free(name);
     return status;
@@ -422,6 +262,37 @@ static int tune_model(const struct tune_args *a, lk_model *model, struct tokens 
     lk_recipe_free(tuned.recipe);
     lk_recipe_free(like);
     lk_tune_free(tune);
+    return status;
+}
+
+/* --budgets: shares of the rows that the layers keep. */
+static int tune_budgets(const struct tune_args *a, lk_model *model, const struct tokens *text,
+                        const char *command_line) {
+    lk_err err = {0};
+    lk_recipe *like = NULL;
+    lk_tuned tuned = {0};
+    struct progress progress = progress_start("replaying");
+    lk_budget_opts opts = {.chunk = (int32_t)a->chunk,
+                           .n_ctx = (int32_t)a->ctx,
+                           .progress = progress_step,
+                           .user = &progress};
+    lk_session_opts planned = {.n_ctx = (int32_t)(a->ctx ? a->ctx : a->chunk)};
+    int status = recipe_open(a->budgets, &like);
+    if (!status && (lk_tune_budgets(&tuned.recipe, model, like, text->at, text->n, &opts, &err) ||
+                    lk_plan_make(model, tuned.recipe, &planned, &tuned.plan, &err)))
+        status = print_lk_error(&err);
+    progress_end(&progress);
+    char *name = model_name(model);
+    struct tune_report report = {.command_line = command_line,
+                                 .model = name,
+                                 .weights = a->model.weights ? a->model.weights : "shipped",
+                                 .text = &a->text,
+                                 .tuned = &tuned,
+                                 .chunk = (int)a->chunk};
+    if (!status) status = write_report(a, &report, NULL);
+    free(name);
+    lk_recipe_free(tuned.recipe);
+    lk_recipe_free(like);
     return status;
 }
 
@@ -521,7 +392,9 @@ static int run(struct tune_args *a, const char *command_line) {
     struct tokens used = {0}, check = {0};
     int status = model_open(&a->model, false, &model);
     if (!status) status = read_texts(a, model, &used, &check);
-    if (!status) status = tune_model(a, model, &used, &check, command_line);
+    if (!status)
+        status = a->budgets ? tune_budgets(a, model, &used, command_line)
+                            : tune_model(a, model, &used, &check, command_line);
     free(used.at);
     free(check.at);
     lk_model_free(model);
@@ -529,7 +402,7 @@ static int run(struct tune_args *a, const char *command_line) {
 }
 
 static void set_defaults(struct tune_args *a) {
-    if (!a->chunk) a->chunk = a->thorough ? 1024 : 512;
+    if (!a->chunk) a->chunk = a->thorough || a->budgets ? 1024 : 512;
     if (!a->chunks) a->chunks = a->thorough ? 2 : a->text.n > 4 ? (int64_t)a->text.n : 4;
     if (a->rounds < 0) a->rounds = a->thorough ? 2 : 0;
     if (!a->check_chunks) a->check_chunks = 4;
@@ -538,19 +411,28 @@ static void set_defaults(struct tune_args *a) {
             a->kv.item[a->kv.n] = (const char *const[]){"best-4", "best-3", "best-2"}[a->kv.n];
 }
 
+/* Does an option say how bits are measured? */
+static bool says_how(const struct tune_args *a) {
+    return a->speed || a->min_k_bits || a->head_groups || a->thorough || a->score ||
+           a->measure_bits.n || a->no_prompt || a->rounds >= 0 || a->measure_memory || a->state;
+}
+
+/* Does an option say what to check on? */
+static bool says_check(const struct tune_args *a) {
+    return a->check_text || a->check_chunks || a->kv.n;
+}
+
 /* Without a size, recipes for 'auto' are stored. Only --text, --while and --json have an effect on
  * that. */
 static bool is_for_auto(const struct tune_args *a) {
-    bool has_size = a->bits > 0 || a->like || a->memory > 0 || a->max_kl > 0;
-    bool has_output = a->output || a->ctx || a->check_text || a->check_chunks || a->kv.n;
-    bool has_way = a->speed || a->min_k_bits || a->head_groups || a->thorough || a->chunk ||
-                   a->chunks || a->score || a->measure_bits.n || a->no_prompt || a->rounds >= 0 ||
-                   a->measure_memory || a->state;
-    return !has_size && !has_output && !has_way;
+    bool has_size = a->bits > 0 || a->like || a->budgets || a->memory > 0 || a->max_kl > 0;
+    return !has_size && !a->output && !a->ctx && !a->chunk && !a->chunks && !says_check(a) &&
+           !says_how(a);
 }
 
 static int check_args(struct tune_args *a) {
-    int n_goal = (a->bits > 0) + (a->like != NULL) + (a->memory > 0) + (a->max_kl > 0);
+    int n_goal = (a->bits > 0) + (a->like != NULL) + (a->budgets != NULL) + (a->memory > 0) +
+                 (a->max_kl > 0);
     if (a->stores && a->text.n > 1) return print_error("without a size, give at most one --text");
     if (a->stores) return STATUS_OK;
     if (a->while_pid) return print_error("--while is for tuning without a size");
@@ -559,7 +441,8 @@ static int check_args(struct tune_args *a) {
         return print_error("%zu texts need --chunks %zu or more", a->text.n, a->text.n);
     if (a->no_prompt && !a->thorough) return print_error("--no-prompt needs --thorough");
     if (n_goal != 1)
-        return print_error("give one of --bits, --like, --memory and --max-kl, not %d", n_goal);
+        return print_error("give one of --bits, --like, --budgets, --memory and --max-kl, not %d",
+                           n_goal);
     if (a->memory && !a->ctx)
         return print_error("--memory: the size depends on the context; give -c N");
     int status = a->output ? check_writable(a->output) : STATUS_OK;
@@ -575,10 +458,15 @@ int cmd_tune(const struct command *command, int argc, char **argv) {
         free(command_line);
         return read;
     }
-    char *state = a.output && !a.state ? xasprintf("%s.state", a.output) : NULL;
+    a.stores = is_for_auto(&a);
+    if (a.budgets && (says_how(&a) || says_check(&a))) {
+        free(command_line);
+        return print_error("--budgets measures no bits: besides a text and a model it takes only "
+                           "--chunk, --chunks, -c, -o and --json");
+    }
+    char *state = a.output && !a.budgets && !a.state ? xasprintf("%s.state", a.output) : NULL;
     if (state) a.state = state;
     catch_interrupts();
-    a.stores = is_for_auto(&a);
     set_defaults(&a);
     int status = check_args(&a);
     if (!status) status = a.stores ? store_recipes(&a) : run(&a, command_line);

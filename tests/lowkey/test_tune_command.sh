@@ -11,8 +11,8 @@ for i in $(seq 1 400); do echo "$i fish and $((i * i)) bicycles, $((i * 7 % 13))
 
 head -n 20 text >short
 bad 'no text: give --text FILE' tune --bits 3
-bad 'give one of --bits, --like, --memory and --max-kl, not 0' tune --text text -o out.recipe
-bad 'give one of --bits, --like, --memory and --max-kl, not 2' tune --text text --bits 3 --like best-3
+bad 'give one of --bits, --like, --budgets, --memory and --max-kl, not 0' tune --text text -o out.recipe
+bad 'give one of --bits, --like, --budgets, --memory and --max-kl, not 2' tune --text text --bits 3 --like best-3
 bad 'give -c N' tune --text text --memory 1
 bad 'cannot open absent' tune --text absent --bits 3
 bad 'is not a recipe' tune --text text --like best-9
@@ -44,6 +44,20 @@ cmp -s out table || fail "an estimate without the state differs"
 good tune "${estimate[@]}" --bits 5 --check-text text --check-chunks 1 --kv f16 --json --state estimated.recipe.state
 json 'd["results"][-1]["kv"] == d["kv"] and d["estimate"] > 0'
 rm -f estimated.recipe other.state
+
+# Shares of the rows that the layers keep.
+budgets=(-t 1 --text text --chunk 320 --chunks 2 -c 4k)
+bad 'must have' tune "${budgets[@]}" --budgets best-3
+bad '--budgets measures no bits' tune "${budgets[@]}" --budgets 'keep 40% by replay: rot3; window 32: f16' --speed
+bad '--budgets measures no bits' tune "${budgets[@]}" --budgets 'keep 40% by replay: rot3; window 32: f16' --kv f16
+good tune "${budgets[@]}" --budgets 'keep 40% by replay: rot3; window 32: f16' -o budgets.recipe
+says 'keep 40% by replay: rot3'
+grep -q '^layers .*: keep .*% by replay: rot3' budgets.recipe || fail "the layers have no shares of their own"
+[ -e budgets.recipe.state ] && fail "there is a state that nothing was written to"
+good plan --kv budgets.recipe --kv 'keep 40% by replay: rot3; window 32: f16' -c 4k --json
+json 'd["plans"][0]["cache_bytes"] <= d["plans"][1]["cache_bytes"]'
+good tune "${budgets[@]}" --budgets 'keep 40% by replay: rot3; window 32: f16' --json
+json '"keep 40% by replay" in d["kv"] and d["results"] == []'
 
 options=(--thorough -t 1 --text text --chunk 320 --chunks 1 --check-chunks 1 --rounds 1)
 good tune "${options[@]}" --like best-3 -o tuned.recipe
