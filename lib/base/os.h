@@ -175,8 +175,8 @@ void *lk_os_load(const char *path, char *why, size_t cap);
 void *lk_os_symbol(void *library, const char *name);
 
 /* Run a program with the null device as its input and, with `to_stderr`, our standard error as its
- * output, and wait for it. *failed is an errno value, or 0. Returns its exit status, -1 if it was
- * ended otherwise. */
+ * output, and wait for it, on one thread at a time: SIGCHLD has its default effect meanwhile.
+ * *failed is an errno value, or 0. Returns its exit status, -1 if it was ended otherwise. */
 int lk_os_run_program(char *const argv[], bool to_stderr, int *failed);
 
 /* Start this program in the background, with the null device as input and output, out of reach of

@@ -346,17 +346,23 @@ void *lk_os_symbol(void *library, const char *name) { return dlsym(library, name
 
 int lk_os_run_program(char *const argv[], bool to_stderr, int *failed) {
     posix_spawn_file_actions_t actions;
-    pid_t child;
+    pid_t child, ended;
     int status = 0;
     *failed = posix_spawn_file_actions_init(&actions) ? ENOMEM : 0;
     if (*failed) return -1;
+    /* If SIGCHLD is ignored, as after lk_os_start_self, waitpid() loses the status. */
+    struct sigaction before, standard = {.sa_handler = SIG_DFL};
+    sigaction(SIGCHLD, &standard, &before);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, lk_os_null_device, O_RDONLY, 0);
     if (to_stderr) posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     *failed = posix_spawn(&child, argv[0], &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
-    if (*failed) return -1;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (!*failed) {
+        while ((ended = waitpid(child, &status, 0)) < 0 && errno == EINTR) continue;
+        if (ended < 0) *failed = errno;
+    }
+    sigaction(SIGCHLD, &before, NULL);
+    return !*failed && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 bool lk_os_start_self(char *const argv[]) {
