@@ -65,6 +65,7 @@ lk_status lk_statistics_new(struct lk_statistics **out, const struct lk_model *m
     if (!s) return lk_fail(err, LK_E_NOMEM, "no memory for statistics");
     *s = (struct lk_statistics){.ledger = ledger,
                                 .opts = *opts,
+                                .n_text = n_tok,
                                 .n_layer = hp->n_layer,
                                 .n_head = hp->n_head,
                                 .n_head_kv = hp->n_head_kv,
@@ -134,7 +135,7 @@ lk_status lk_statistics_save(const struct lk_statistics *s, const char *path, lk
 
 lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *err) {
     char start[sizeof magic];
-    uint64_t head[2], hash, end;
+    uint64_t head[2] = {0}, hash, end;
     FILE *file;
     lk_status status = lk_open_if_there(&file, path, err);
     if (status || !file) return status;
@@ -149,7 +150,8 @@ lk_status lk_statistics_load(struct lk_statistics *s, const char *path, lk_err *
     }
     hash = lk_fnv1a(LK_FNV1A_INIT, head, sizeof head);
     whole = whole && transfer_moments(s, file, false, &hash) &&
-            fread(&end, sizeof end, 1, file) == 1 && end == hash && fgetc(file) == EOF;
+            fread(&end, sizeof end, 1, file) == 1 && end == hash && fgetc(file) == EOF &&
+            head[1] > 0 && head[1] <= s->n_text;
     if (ferror(file)) status = lk_fail(err, LK_E_IO, "cannot read %s: %s", path, strerror(errno));
     fclose(file);
     if (status) return status;
@@ -235,7 +237,7 @@ static void add_layer_rows(void *user, int layer, const struct lk_attn *attn) {
     int64_t n = attn->k->n_tok - from;
     if (s->query) add_queries(g, &s->query[layer], attn->q + (from - first) * g->hp->n_head * d, n);
     n = read_new_rows(g, attn->k, from);
-    if (s->opts.scored) weigh_rows(g, &s->query[layer], n);
+    if (s->query && s->opts.scored) weigh_rows(g, &s->query[layer], n);
     if (s->side[LK_BASIS_K])
         add_rows(g, &s->side[LK_BASIS_K][layer], g->row, NULL, n, n_head,
                  s->opts.group[LK_BASIS_K]);

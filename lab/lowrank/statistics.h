@@ -26,7 +26,7 @@ struct lk_statistics {
     struct lk_statistics_opts opts;
     int32_t n_layer, n_head, n_head_kv, d_head;
     uint64_t key;                        /* hash of model, options and text */
-    uint64_t n_tok;                      /* tokens of the text collected so far */
+    uint64_t n_text, n_tok;              /* tokens of the text, and those collected so far */
     struct lk_moments *side[LK_N_BASIS]; /* [n_layer], or NULL */
     struct lk_moments *query; /* [n_layer] by KV head, over all its query heads; or NULL */
 };

@@ -16,7 +16,7 @@ lk_status lk_less_file_name(char out[LK_MAX_PATH], const char *path, const char 
     size_t len = strlen(path);
     if (len + 32 > LK_MAX_PATH)
         return lk_fail(err, LK_E_ARG, "the path %.60s... is too long", path);
-    memcpy(out, path, len);
+    memcpy(out, path, len + 1);
     snprintf(out + len, LK_MAX_PATH - len, format, n);
     return LK_OK;
 }
@@ -61,6 +61,14 @@ lk_status lk_less_checkpoint_save(const struct lk_less_checkpoint *c, lk_err *er
     return lk_atomic_file_close(&f, status, err);
 }
 
+/* Could training with c->n_epoch epochs have saved this? */
+static bool state_is_possible(const struct lk_less_checkpoint *c) {
+    const struct lk_less_state *s = &c->state;
+    return s->n_epoch > 0 && s->n_epoch <= c->n_epoch && s->n_step > 0 &&
+           s->n_step <= (int64_t)s->n_epoch * INT32_MAX && s->best_epoch >= 0 &&
+           s->best_epoch <= s->n_epoch && !isnan(s->best) && (s->tuned == 0 || s->tuned == 1);
+}
+
 lk_status lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer, bool *found,
                                   lk_err *err) {
     char path[LK_MAX_PATH];
@@ -74,6 +82,7 @@ lk_status lk_less_checkpoint_load(struct lk_less_checkpoint *c, int layer, bool 
     bool whole = fread(&c->state, sizeof c->state, 1, file) == 1 && c->state.magic == state_magic &&
                  c->state.layer == layer,
          same = whole && c->state.identity == c->identity;
+    if (same) whole = state_is_possible(c);
     for (int i = 0; same && whole && i < N_SPAN; i++)
         whole = fread(span[i].at, sizeof(float), span[i].n, file) == span[i].n;
     if (whole && !same)

@@ -25,6 +25,7 @@ struct lk_less_state {
 struct lk_less_checkpoint {
     const char *path; /* of the sidecar; borrowed */
     uint64_t identity;
+    int32_t n_epoch; /* of the training */
     struct lk_less_state state;
     struct lk_less_net *net; /* borrowed */
     float *best_weight;      /* [n_weight], borrowed */

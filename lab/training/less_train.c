@@ -440,6 +440,7 @@ static lk_status trainer_alloc(struct trainer *t, lk_err *err) {
     t->saved.net = t->net;
     t->saved.best_weight = t->best_weight;
     t->saved.identity = identify(t);
+    t->saved.n_epoch = t->opts.n_epoch;
     return LK_OK;
 }
 

@@ -4,7 +4,7 @@
 #include "fuzz_input.h"
 #include "training/less_checkpoint.h"
 
-enum { N_WEIGHT = 24, N_HEAD = 2, IDENTITY = 77 };
+enum { N_WEIGHT = 24, N_HEAD = 2, IDENTITY = 77, N_EPOCH = 10 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               .square = weight + 2 * N_WEIGHT,
                               .level = level};
     struct lk_less_checkpoint c = {
-        .path = path, .identity = IDENTITY, .net = &net, .best_weight = best};
+        .path = path, .identity = IDENTITY, .n_epoch = N_EPOCH, .net = &net, .best_weight = best};
     if (!*path) {
         const char *dir = getenv("TMPDIR");
         snprintf(path, sizeof path, "%.900s/lowkey-fuzz-less-%d", dir ? dir : "/tmp",
@@ -32,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         size_t floats = 4 * N_WEIGHT + N_HEAD;
         if (size < sizeof c.state + floats * sizeof(float)) abort();
         if (c.state.identity != IDENTITY || c.state.layer != 0) abort();
+        if (c.state.n_epoch < 1 || c.state.n_epoch > N_EPOCH) abort();
     }
     unlink(layer_path);
     return 0;

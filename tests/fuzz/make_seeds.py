@@ -268,7 +268,7 @@ def write_sidecars():
 
 def write_less_states():
     """struct lk_less_state, then 4 x 24 weights and 2 levels."""
-    head = struct.pack("<QQiiqif", 0x3330657461746B6C, 77, 0, 3, 30, 2, 0.25)
+    head = struct.pack("<QQiiqifii", 0x3430657461746B6C, 77, 0, 3, 30, 2, 0.25, 0, 0)
     numbers = struct.pack("<98f", *[0.5] * 98)
     write("less_state", "whole", head + numbers)
     write("less_state", "cut", (head + numbers)[:-4])

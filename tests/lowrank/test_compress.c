@@ -159,6 +159,15 @@ static void test_resume(void **state) {
     assert_int_equal(part->n_tok, TOKENS);
     assert_true(same_moments(whole, part));
 
+    /* A file that claims more tokens than the text has, or none, with a right checksum. */
+    for (int i = 0; i < 2; i++) {
+        part->n_tok = i ? TOKENS + 1 : 0;
+        assert_int_equal(lk_statistics_save(part, stats_path, &err), LK_OK);
+        assert_int_equal(lk_statistics_load(again, stats_path, &err), LK_E_FORMAT);
+    }
+    part->n_tok = TOKENS;
+    assert_int_equal(lk_statistics_save(part, stats_path, &err), LK_OK);
+
     /* A text that differs in its last token; another window size. */
     struct lk_statistics *other;
     text[TOKENS - 1] ^= 1;

@@ -45,6 +45,12 @@ static char *read_file(const char *name, long *size) {
     return bytes;
 }
 
+static void write_file(const char *name, const char *bytes, long size) {
+    FILE *file = fopen(name, "wb");
+    assert_int_equal(fwrite(bytes, 1, (size_t)size, file), size);
+    fclose(file);
+}
+
 enum { N_CTX = 96, N_SEQ = 5 };
 
 /* Two sequences under one policy. */
@@ -268,11 +274,22 @@ static void test_not_finite(void **unused) {
     long size[2];
     char *bytes[2] = {read_file(layer, &size[0])};
     const float huge = 1e38f;
-    memcpy(bytes[0] + HEAD + WEIGHT * sizeof huge, &huge, sizeof huge);
-    FILE *file = fopen(layer, "wb");
-    assert_int_equal(fwrite(bytes[0], 1, (size_t)size[0], file), size[0]);
-    fclose(file);
     stop = (struct stop){0};
+    struct lk_less_state good, damaged[7];
+    memcpy(&good, bytes[0], sizeof good);
+    for (int i = 0; i < 7; i++) damaged[i] = good;
+    damaged[0].n_epoch = 7, damaged[1].n_epoch = INT32_MIN;
+    damaged[2].n_step = INT64_MAX, damaged[3].n_step = 0;
+    damaged[4].best_epoch = 3, damaged[5].best = NAN, damaged[6].tuned = 2;
+    for (int i = 0; i < 7; i++) {
+        memcpy(bytes[0], &damaged[i], sizeof good);
+        write_file(layer, bytes[0], size[0]);
+        assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_FORMAT);
+        assert_non_null(strstr(err.msg, "is damaged"));
+    }
+    memcpy(bytes[0], &good, sizeof good);
+    memcpy(bytes[0] + HEAD + WEIGHT * sizeof huge, &huge, sizeof huge);
+    write_file(layer, bytes[0], size[0]);
     assert_int_equal(lk_train_less(model, tok, N_SEQ * N_CTX, &opts, name, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "layer 0, epoch 3, sequence "));
     assert_non_null(strstr(err.msg, "the state after epoch 2 is kept in "));
