@@ -65,7 +65,7 @@ static bool find_change(const struct exporter *e, const char *name, struct chang
                   {"attn_qkv.", LK_ADAPT_Q, LK_ADAPT_V},
                   {"attn_output.", LK_ADAPT_O, LK_ADAPT_O}};
     int layer, end = 0;
-    if (sscanf(name, "blk.%d.%n", &layer, &end) != 1 || end == 0 || layer < 0 ||
+    if (sscanf(name, "blk.%4d.%n", &layer, &end) != 1 || end == 0 || layer < 0 ||
         layer >= e->net->hp.n_layer)
         return false;
     for (size_t i = 0; i < sizeof weight / sizeof *weight; i++) {

@@ -43,9 +43,9 @@ int lk_tune_divide_heads(const struct lk_cache_shape *shape, int max_group,
         if (n_head > LK_MAX_NAMED_HEAD) n_here = 1;
         for (int i = 0; i < n_here; i++, n++) {
             if (!group) continue;
-            int each = n_head / n_here;
-            uint64_t heads = each == 64 ? UINT64_MAX : ((uint64_t)1 << each) - 1;
-            group[n] = (struct lk_tune_group){layer, n_here > 1 ? heads << (i * each) : 0};
+            int each = n_head / n_here; /* of several groups: at most half of 64 */
+            uint64_t heads = n_here > 1 ? (((uint64_t)1 << each) - 1) << (i * each) : 0;
+            group[n] = (struct lk_tune_group){layer, heads};
         }
     }
     return n;

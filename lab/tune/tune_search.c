@@ -121,9 +121,9 @@ static bool has_better(const struct lk_tune_search *s, size_t i) {
 /* Drop all candidates but the best estimate for each fewest bits of keys. */
 static void keep_estimates(struct lk_tune_search *s) {
     bool drop[LK_TUNE_MAX_CANDIDATE];
-    size_t n = 0;
-    for (size_t i = 0; i < s->n; i++) drop[i] = has_better(s, i);
-    for (size_t i = 0; i < s->n; i++) {
+    size_t n = 0, n_all = s->n;
+    for (size_t i = 0; i < n_all; i++) drop[i] = has_better(s, i);
+    for (size_t i = 0; i < n_all; i++) {
         if (drop[i])
             lk_buf_free(&s->at[i].text);
         else

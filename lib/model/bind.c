@@ -87,7 +87,7 @@ void lk_bind_concat(struct lk_loader *ld, struct ggml_tensor **matrix, struct gg
 void lk_bind_skip_layers(struct lk_loader *ld, int first, int n) {
     for (int64_t i = 0; n > 0 && i < gguf_get_n_tensors(ld->reader.gguf); i++) {
         int layer = -1;
-        if (sscanf(gguf_get_tensor_name(ld->reader.gguf, i), "blk.%d.", &layer) == 1 &&
+        if (sscanf(gguf_get_tensor_name(ld->reader.gguf, i), "blk.%4d.", &layer) == 1 &&
             layer >= first && layer < first + n)
             ld->used[i] = 1;
     }

@@ -107,11 +107,10 @@ static void hellinger_summarize(const json_t *records, struct lk_task_result *re
     json_t *rows = json_object_get(json_array_get(records, 0), "hellinger"), *record, *row;
     size_t n_layer = json_array_size(json_array_get(rows, 0)), n = 0, i, k;
     if (n_layer == 0) return;
-    double *sum = calloc(5 * n_layer, sizeof *sum), *sum2 = sum + n_layer, *x = sum2 + n_layer,
-           *y = x + n_layer, *error = y + n_layer;
-    double whole = 0, whole2 = 0;
+    double *sum = calloc(5 * n_layer, sizeof *sum), whole = 0, whole2 = 0;
     result->failed |= !sum;
     if (!sum) return;
+    double *sum2 = sum + n_layer, *x = sum2 + n_layer, *y = x + n_layer, *error = y + n_layer;
     json_array_foreach((json_t *)records, k, record) {
         json_array_foreach(json_object_get(record, "hellinger"), i, row) {
             double mean = 0;

@@ -171,6 +171,19 @@ static void estimates_hold_the_prompt(void **state) {
     }
 }
 
+/* More heads than a mask has bits are one group; UBSan sees a shift that is too far. */
+static void many_heads_are_one_group(void **state) {
+    struct lk_cache_shape shape = {.n_layer = 1};
+    struct lk_tune_group group[LK_TUNE_MAX_GROUP];
+    static const int n_head[] = {64, 65, 112, 128};
+    for (size_t i = 0; i < sizeof n_head / sizeof *n_head; i++) {
+        shape.n_head_kv = n_head[i];
+        int n = lk_tune_divide_heads(&shape, LK_TUNE_MAX_GROUP, group);
+        assert_int_equal(n, n_head[i] > 64 ? 1 : LK_TUNE_MAX_GROUP);
+        assert_true(group[n - 1].heads == (n > 1 ? 0xffull << 56 : 0));
+    }
+}
+
 /* Costs of single groups add up to what the planner says of a recipe, also for layers with a
  * sliding window, whose rows may all be in the level 'recent'. */
 static void costs_add_up(void **state) {
@@ -417,6 +430,7 @@ int main(void) {
         cmocka_unit_test(sizes_hold),
         cmocka_unit_test(results_are_measured),
         cmocka_unit_test(estimates_hold_the_prompt),
+        cmocka_unit_test(many_heads_are_one_group),
         cmocka_unit_test(costs_add_up),
         cmocka_unit_test(keys_have_enough_bits),
         cmocka_unit_test(last_predictions_are_scored),
