@@ -85,8 +85,8 @@ static float value_of(const struct hqq_grid *grid, float code) {
 
 /* Where the solver starts. y: [n], finite */
 static struct hqq_grid first_grid(const float *y, int n, int bits) {
-    float lo = y[0], hi = y[0], top = (float)((1 << bits) - 1);
-    for (int c = 1; c < n; c++) {
+    float lo = INFINITY, hi = -INFINITY, top = (float)((1 << bits) - 1);
+    for (int c = 0; c < n; c++) {
         lo = fminf(lo, y[c]);
         hi = fmaxf(hi, y[c]);
     }

@@ -100,9 +100,10 @@ static void kvquant_print(const lk_codec_param *param, char *buf, size_t cap) {
 static void find_ends(const float *x, int n, float sign, int n_end, int *end) {
     bool taken[LK_MAX_D_HEAD] = {false};
     for (int k = 0; k < n_end; k++) {
-        int best = -1;
-        for (int i = 0; i < n; i++)
-            if (!taken[i] && (best < 0 || sign * x[i] < sign * x[best])) best = i;
+        int best = 0;
+        while (taken[best]) best++;
+        for (int i = best + 1; i < n; i++)
+            if (!taken[i] && sign * x[i] < sign * x[best]) best = i;
         end[k] = best;
         taken[best] = true;
     }

@@ -438,7 +438,8 @@ static struct places divide_places(const struct lk_less_source *source,
         n_rows_only = n_first > 1 ? (n_first + n_between - 1) / n_between : 0,
         n_all = lk_less_data_queries(source, policy), n = n_place - n_rows_only;
     if (n > n_all) n = n_all;
-    if (n < 1 || (n_all + n - 1) / n * source->stride > n_between) return (struct places){0, 0, 0};
+    if (n < 1 || (n_all + n - 1) / n * source->stride > n_between)
+        return (struct places){.distance = 1};
     return (struct places){n_place - n, n, n_all / n};
 }
 

@@ -13,11 +13,9 @@
 static const uint64_t state_magic = 0x3230746661726f6cull; /* "loraft02" */
 
 lk_status lk_lora_state_path(char *out, const char *path, lk_err *err) {
-    size_t len = strlen(path);
-    if (len + 32 > LK_MAX_PATH)
+    if (strlen(path) + 32 > LK_MAX_PATH)
         return lk_fail(err, LK_E_ARG, "the path %.60s... is too long", path);
-    memcpy(out, path, len);
-    memcpy(out + len, ".lora", sizeof ".lora");
+    snprintf(out, LK_MAX_PATH, "%s.lora", path);
     return LK_OK;
 }
 

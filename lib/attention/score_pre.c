@@ -129,7 +129,7 @@ void lk_attn_score_pre(const struct lk_attn *attn, const struct lk_pre_tile *til
         table = (struct lk_rope_table){rope->n_pair, rope->table[tile->in_segment]};
         keys.rope = &table;
     }
-    if (n) {
+    if (rope && n) {
         struct lk_queries folded = folded_of(pre, queries, level->k_up[queries->head_kv].up.d_head,
                                              0, queries->n_head * n_each);
         lk_kernels_score(attn->kernels, tile->rows, &folded, product, LK_TILE);

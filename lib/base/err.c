@@ -7,6 +7,7 @@
 
 const char *lk_version(void) { return LOWKEY_VERSION; }
 
+#undef lk_fail /* cmake/analyse.h */
 lk_status lk_fail(lk_err *err, lk_status status, const char *format, ...) {
     if (!err) return status;
     err->code = status;

@@ -79,7 +79,7 @@ bool lk_equalizer_record(struct lk_equalizer *equalizer, int n_tok, struct lk_le
 /* Record the power after token t of a call of n_tok tokens. */
 static void record_power(struct lk_equalizer *equalizer, int t, int n_tok) {
     size_t n = n_floats(equalizer);
-    if (n_tok <= equalizer->n_recorded && !equalizer->calibrated)
+    if (equalizer->query_power && n_tok <= equalizer->n_recorded && !equalizer->calibrated)
         memcpy(equalizer->recorded + t * n, equalizer->query_power, n * sizeof(float));
 }
 

@@ -319,7 +319,7 @@ lk_status lk_latent_levels_open(struct lk_cache *cache, lk_err *err) {
         status = lk_latent_store_new(&cache->latents, cache->ledger, err);
     for (int k = 0; !status && k < lk_cache_n_kv(cache); k++) {
         struct lk_kv *kv = lk_cache_kv(cache, k);
-        int n_comp[LK_MAX_KV_LEVEL];
+        int n_comp[LK_MAX_KV_LEVEL] = {0};
         if (kv->is_elsewhere) continue;
         for (int i = 0; i < kv->n_level; i++) n_comp[i] = lk_kv_components(kv, kv->level[i].basis);
         for (int i = 0; !status && i < kv->n_level; i++) {

@@ -11,6 +11,7 @@
 /* Vectors of four lanes: gcc and clang provide them on every CPU. */
 typedef float float4 __attribute__((vector_size(16)));
 typedef int32_t int4 __attribute__((vector_size(16)));
+typedef uint32_t uint4 __attribute__((vector_size(16)));
 typedef uint16_t ushort4 __attribute__((vector_size(8)));
 typedef int8_t char4 __attribute__((vector_size(4)));
 
@@ -21,9 +22,9 @@ void lk_basis_halves_to_floats(const uint16_t *x, int n, float *out) {
     for (int i = 0; i < n; i += 4) {
         ushort4 half;
         memcpy(&half, x + i, sizeof half);
-        int4 bits = __builtin_convertvector(half, int4);
+        uint4 bits = __builtin_convertvector(half, uint4);
         float4 magnitude = (float4)((bits & 0x7fff) << 13) * up;
-        int4 all = (int4)magnitude | (bits & 0x8000) << 16;
+        uint4 all = (uint4)magnitude | (bits & 0x8000) << 16;
         memcpy(out + i, &all, sizeof all);
     }
 }

@@ -240,7 +240,7 @@ void lk_cache_encode_part(struct lk_cache *part, struct lk_cache *whole, int lay
     const struct lk_kv *own = &part->kv[layer][side];
     if (own->arena->device && head > 0) return;
     struct lk_kv kv = whole->kv[layer][side]; /* with its statistics, bases and scratch */
-    int64_t n_equal[LK_MAX_KV_LEVEL];
+    int64_t n_equal[LK_MAX_KV_LEVEL] = {0};
     for (int i = 0; i < kv.n_level; i++) n_equal[i] = count_equal_blocks(own, &kv, i);
     kv.first = own->first;
     kv.n_tok = own->n_tok;

@@ -452,7 +452,7 @@ static bool load_checkpoint(struct loading *l, struct lk_cache *later, struct lk
     lk_broadcast(s->model, keep, sizeof *keep);
     bool made = lk_checkpoint_alloc(s, head.n_tok, head.logits > 0, out);
     bool ok = made && !lk_cache_copy(out->cache, later, NULL);
-    if (lk_agree_all(s->model, ok)) {
+    if (lk_agree_all(s->model, ok) && ok) {
         lk_restoring_get(l->from, out->logits, head.logits);
         lk_recurrent_restore(s->model->net, out->states, l->from);
         if (s->absorb) { /* what is not saved of them is constant */

@@ -160,8 +160,7 @@ static int find_nearest(size_t n) {
  * measurement. */
 static double draft_pace_seconds(const struct lk_draft_pace *pace, size_t n_row) {
     int i = find_size(n_row);
-    double low = seconds_of(pace, i),
-           share = (double)(n_row - ((size_t)1 << i)) / (double)(1u << i);
+    double low = seconds_of(pace, i), share = ldexp((double)n_row, -i) - 1;
     return share > 0 && i + 1 < LK_PACE_SIZES ? low + share * (seconds_of(pace, i + 1) - low) : low;
 }
 

@@ -430,6 +430,7 @@ static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *use
                            (float *)dst->data + row * n_head * hp->recurrence.d_value);
         if (!seq->drafts || task % n_head != 0) continue;
         struct recurrent_input input = input_of(&seq->session->drafts, hp, job->layer);
+        /* Not a short convolution. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
         memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
         memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
     }

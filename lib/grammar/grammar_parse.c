@@ -318,7 +318,8 @@ static void add_class(struct parser *p) {
                     ascii.word[b >> 6] |= 1ull << (b & 63);
                 continue;
             }
-            for (int j = 0; j < seq[k].n; j++)
+            for (int j = 0; j < seq[k].n; j++) /* both ends have n bytes */
+                /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
                 add_symbol(p, LK_SYMBOL_RANGE, (uint32_t)(seq[k].lo[j] | seq[k].hi[j] << 8));
             end_sequence(p, first);
         }
@@ -358,7 +359,7 @@ static bool read_class(struct parser *p) {
     p->ranges.len = 0;
     while (p->at < p->end && *p->at != ']') {
         const char *at = p->at;
-        struct code_range range;
+        struct code_range range = {0};
         if (!read_code(p, &range.lo)) return false;
         range.hi = range.lo;
         if (p->end - p->at >= 2 && p->at[0] == '-' && p->at[1] != ']') {

@@ -155,7 +155,8 @@ static void choose_groups(const struct lk_hparams *hp, const float *rank, bool *
         sum[g] += of_group[take_largest(of_group, best, size)];
     }
     for (int i = 0; i < hp->n_group_used; i++) take_largest(sum, used, hp->n_group);
-    for (int e = 0; e < hp->n_expert; e++) taken[e] = !used[e / size];
+    for (int g = 0; g < hp->n_group; g++)
+        for (int e = 0; e < size; e++) taken[g * size + e] = !used[g];
 }
 
 /* The weights of the chosen experts from all logits x. `factor` of each expert may be NULL. */

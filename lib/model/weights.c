@@ -262,7 +262,7 @@ static struct placement choose_concat_placement(const struct lk_weights_map *map
 static void create_concat_matrix(struct lk_weights_map *map, struct lk_loader *ld,
                                  struct placement place, const struct lk_concat *concat) {
     struct lk_bind *b = &ld->bind[concat->first];
-    int64_t rows = 0, ne[3];
+    int64_t rows = 0, ne[3] = {0};
     for (size_t i = 0; i < concat->n; i++) {
         lk_bound_shape(ld, &b[i], ne);
         rows += ne[1];
@@ -301,7 +301,8 @@ static void create_concats(struct lk_weights_map *map, struct lk_loader *ld,
 static lk_status check_matmul(const struct lk_loader *ld, const struct lk_bind *b,
                               struct placement place, const int64_t ne[3], ggml_backend_dev_t cpu,
                               lk_err *err) {
-    ggml_backend_dev_t dev = b->on_device ? ggml_backend_buft_get_device(ld->device->buft) : cpu;
+    ggml_backend_dev_t dev =
+        b->on_device && ld->device ? ggml_backend_buft_get_device(ld->device->buft) : cpu;
     if (!is_multiplied(b) || place.group >= REPACKED ||
         is_matmul_supported(dev, ggml_backend_dev_buffer_type(dev), b->use, place.type, ne))
         return LK_OK;

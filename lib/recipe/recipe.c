@@ -182,7 +182,7 @@ static lk_status read_range(struct parser *p, const char *word, size_t at,
 /* One entry of LIST: 'first' N | 'last' N | I | I '-' J */
 static lk_status read_layers_entry(struct parser *p, struct lk_override *entry) {
     char word[LK_WORD_MAX];
-    uint32_t n, last;
+    uint32_t n = 0, last;
     lk_status status;
     lk_scan_peek(&p->scan, word);
     size_t at = p->scan.at;
@@ -213,7 +213,7 @@ static lk_status read_layers_entry(struct parser *p, struct lk_override *entry) 
 static lk_status read_heads(struct parser *p, uint64_t *heads) {
     lk_status status;
     do {
-        uint32_t first, last;
+        uint32_t first = 0, last;
         size_t at = lk_scan_next(&p->scan);
         status = read_count(p, "a KV head", 0, LK_MAX_NAMED_HEAD - 1, &first);
         last = first;

@@ -48,7 +48,8 @@ static bool set_head_codecs(struct lk_level_spec *level, const struct lk_overrid
     level->n_head_codecs = n;
     for (int i = 0; i < n; i++) {
         struct lk_head_codecs *same = &level->head_codecs[i];
-        if (memcmp(&same->k, &o->k, sizeof o->k) || memcmp(&same->v, &o->v, sizeof o->v)) continue;
+        if (memcmp(&same->k, &o->k, sizeof o->k) != 0 || memcmp(&same->v, &o->v, sizeof o->v) != 0)
+            continue;
         same->heads |= o->heads;
         return true;
     }

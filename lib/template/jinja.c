@@ -22,7 +22,7 @@ static enum flow exec_body(struct lk_jinja_run *run, const struct lk_jinja_node 
 
 static void emit(struct lk_jinja_run *run, struct lk_jinja_text text) {
     if (text.len == 0) return;
-    if (text.len > run->cap_out - run->n_out) {
+    if (!run->out || text.len > run->cap_out - run->n_out) {
         size_t cap = (run->n_out + text.len) + (run->n_out + text.len) / 2 + 256;
         lk_jinja_count(run->heap, (ptrdiff_t)((cap - run->cap_out) * sizeof *run->out));
         lk_jinja_char *out = realloc(run->out, cap * sizeof *out);
@@ -168,7 +168,7 @@ static enum flow exec_statement(struct lk_jinja_run *run, const struct lk_jinja_
     case LK_NODE_TEXT: emit(run, node->value.text); return FLOW_ON;
     case LK_NODE_OUTPUT: exec_output(run, node); return FLOW_ON;
     case LK_NODE_IF:
-        while (node && node->op == LK_NODE_IF) {
+        while (node->op == LK_NODE_IF) {
             if (lk_jinja_truth(lk_jinja_eval(run, node->a))) return exec_body(run, node->b);
             if (!node->c || node->c->op != LK_NODE_IF || node->c->next) break;
             node = node->c;

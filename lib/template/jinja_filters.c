@@ -601,6 +601,7 @@ static bool is_divisible(struct lk_jinja_heap *heap, const struct lk_jinja_args 
     struct lk_jinja_value by = lk_jinja_arg(heap, args, 1, NULL);
     if (args->at[0].kind != LK_JINJA_INT || by.kind != LK_JINJA_INT || by.integer == 0)
         lk_jinja_fail(heap, LK_E_FORMAT, "'divisibleby' needs integers other than 0");
+    /* cppcheck-suppress zerodivcond ; lk_jinja_fail does not return */
     return by.integer == -1 || args->at[0].integer % by.integer == 0;
 }
 

@@ -321,7 +321,7 @@ static lk_status run_group_item(struct eval_run *run, const struct eval_job *job
                                 struct backend_group *g, size_t i, lk_err *err) {
     struct lk_backend *backend[LK_MAX_EVAL_KV];
     json_t *record[LK_MAX_EVAL_KV] = {NULL};
-    bool done[LK_MAX_EVAL_KV];
+    bool done[LK_MAX_EVAL_KV] = {false};
     size_t n = 0, n_done = 0;
     lk_status status = LK_OK;
     for (size_t j = 0; j < g->n; j++) {

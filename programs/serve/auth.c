@@ -40,14 +40,13 @@ static bool parse_host(const char *host, char *name, size_t cap, bool *is_v6) {
     static const char name_chars[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
     static const char v6_chars[] = "0123456789abcdefABCDEF:.";
-    *is_v6 = *host == '[';
-    host += *is_v6;
-    size_t len = strspn(host, *is_v6 ? v6_chars : name_chars);
+    bool v6 = *is_v6 = *host == '[';
+    size_t len = strspn(host += v6, v6 ? v6_chars : name_chars);
     if (len == 0 || len >= cap) return false;
     memcpy(name, host, len);
     name[len] = 0;
     host += len;
-    if (*is_v6 && *host++ != ']') return false;
+    if (v6 && *host++ != ']') return false;
     if (*host == ':') host += 1 + strspn(host + 1, "0123456789");
     return *host == 0;
 }

@@ -153,9 +153,9 @@ json_t *lk_json_parse_texts(const char *body, size_t len, struct lk_api_error *e
 
 json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *error) {
     json_error_t why;
+    if (!body) body = "";
     if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) body += 3, len -= 3;
-    uint64_t bytes = lk_json_parsed_bytes(body ? body : "", len),
-             max = lk_json_max_parsed_bytes(len);
+    uint64_t bytes = lk_json_parsed_bytes(body, len), max = lk_json_max_parsed_bytes(len);
     if (bytes > max) {
         lk_api_error_set(error, 413, "too_many_values", NULL,
                          "the JSON values of the body would take %.1f MiB; a body of this length "
@@ -163,7 +163,7 @@ json_t *lk_json_parse_body(const char *body, size_t len, struct lk_api_error *er
                          (double)bytes / (1 << 20), (double)max / (1 << 20));
         return NULL;
     }
-    json_t *json = json_loadb(body ? body : "", len, 0, &why);
+    json_t *json = json_loadb(body, len, 0, &why);
     if (json && json_is_object(json)) return json;
     if (json)
         lk_api_error_set(error, 400, "invalid_json", NULL, "the body is not a JSON object");

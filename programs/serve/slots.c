@@ -59,7 +59,7 @@ static uint64_t evictable_bytes(const struct lk_slots *slots, const struct lk_sl
     uint64_t sum = 0, shared = all_shared_bytes(slots), shared_used = 0;
     for (size_t i = 0; i < slots->n; i++) {
         const struct lk_slot *slot = slots->slot[i];
-        bool stays = slot == keep || slot->job || slot->pinned;
+        bool stays = (keep && slot == keep) || slot->job || slot->pinned;
         if (!stays)
             sum += slot_bytes(slot);
         else if (!is_loading(slot))
