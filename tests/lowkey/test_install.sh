@@ -60,13 +60,21 @@ for example in "${examples[@]}"; do
   try "$work/$name"
 done
 
-# Each public header alone, in C and in C++.
+functions_of() { sed -nE '/^typedef/d; s/^[a-z].*\b(lk_[a-z0-9_]+)\(.*/\1/p' "$@"; }
+
+# A program with each public header alone, in C and in C++, that uses all of its functions.
+link=()
+! command -v pkg-config >/dev/null || read -r -a link <<<"$(pkg-config --static --libs lowkey-lab)"
+[ ${#link[@]} != 0 ] || link=(-fsyntax-only)
 for header in "$prefix"/include/lowkey*.h; do
-  echo "#include <${header##*/}>" >"$work/header.c"
+  { printf '#include <%s>\nint main(void) {\n  void (*const all[])(void) = {\n' "${header##*/}"
+    functions_of "$header" | sed 's/.*/    (void (*)(void))&,/'
+    printf '  };\n  return !all[sizeof all / sizeof *all - 1];\n}\n'; } >"$work/header.c"
   for compiler in "${CC:-cc} -std=c11" "${CXX:-c++} -std=c++11 -x c++"; do
     read -r -a words <<<"$compiler"
-    "${words[@]}" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/header.c" ||
-      fail "${header##*/} does not compile with $compiler"
+    # shellcheck disable=SC2086
+    "${words[@]}" $flags -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" "$work/header.c" -x none "${link[@]}" \
+      -o "$work/header" || fail "a program with ${header##*/} does not build with $compiler"
   done
 done
 
@@ -77,8 +85,7 @@ if [ -n "$so" ] && command -v nm >/dev/null; then
     grep -q "\b$name(" "$prefix"/include/lowkey*.h || fail "liblowkey.so exports $name, which no header declares"
   done
   # Compressing, training, exporting and tuning are in the static laboratory only.
-  for name in $(sed -nE '/^typedef/d; s/^[a-z].*\b(lk_[a-z0-9_]+)\(.*/\1/p' "$prefix"/include/lowkey*.h |
-    grep -vE '^lk_(compress|train|tune|export)'); do
+  for name in $(functions_of "$prefix"/include/lowkey*.h | grep -vE '^lk_(compress|train|tune|export)'); do
     grep -qx "$name" <<<"$names" || fail "liblowkey.so does not export $name"
   done
   [ -L "$so" ] || fail "liblowkey.so has no version"
