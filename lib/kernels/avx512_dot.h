@@ -199,6 +199,7 @@ LK_ALWAYS_INLINE void lk_avx512_quantize_weights_of(const float *p, size_t strid
     float inverse[4], max_code = fine ? 65535 : 255;
     LK_UNROLL
     for (int i = 0; i < LK_AVX512_QUERIES; i++) {
+        /* cppcheck-suppress arrayIndexOutOfBoundsCond ; n is at most LK_AVX512_QUERIES */
         max[i] = _mm512_setzero_ps();
         if (i >= n) continue;
         weight[i][0] = _mm512_mul_ps(_mm512_loadu_ps(p + i * stride), scale[0]);

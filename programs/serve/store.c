@@ -158,7 +158,7 @@ lk_status lk_store_inspect(const struct lk_store *store, const char *path, size_
 static void set_text(const struct lk_store *store, struct entry *e) {
     if (e->n_done == e->n_tok)
         lk_tokens_to_marked_text(store->opts->model, e->tok, e->n_tok, &e->text);
-}
+} /* NOLINT(clang-analyzer-unix.Malloc): the list keeps the entry */
 
 static bool is_prefix_name(const char *name) { return strcmp(name + HEX_DIGITS, suffixes[1]) == 0; }
 

@@ -102,7 +102,7 @@ static void emit(struct lk_thoughts *t, const struct out *out, size_t n) {
     bool *has_text = inside ? &t->has_thoughts : &t->has_answer;
     struct lk_buf *to = inside ? out->thoughts : out->answer;
     if (n == 0) return;
-    if (!t->has_piece && *has_text && (inside || t->form->has_messages) &&
+    if (!t->has_piece && *has_text && (inside || (t->form && t->form->has_messages)) &&
         t->state != LK_THOUGHTS_MESSAGE)
         lk_buf_append_str(to, "\n\n");
     t->has_piece = *has_text = true;
