@@ -34,7 +34,7 @@ static void add_tensor(struct gguf_context *gguf, struct ggml_context *ctx, cons
         *seed = *seed * 1664525 + 1013904223;
         float x =
             ((float)(*seed >> 8) / (1 << 24) - 0.5f) * 0.15f; /* updates are smaller than weights */
-        if (damage == NOT_FINITE && i == 3) x = INFINITY;
+        if (damage == NOT_FINITE && i == 0) x = INFINITY;
         if (type == GGML_TYPE_F32)
             ((float *)t->data)[i] = x;
         else

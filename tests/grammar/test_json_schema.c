@@ -397,6 +397,8 @@ static void tuples(void **state) {
     snprintf(text, sizeof text, "{%s, \"maxItems\": 1}", two);
     check_texts(text, TEXTS("[]", "[1]"), TEXTS("[1,\"x\"]"));
     check_texts("{\"type\": \"array\", \"items\": false}", TEXTS("[]", "[ ]"), TEXTS("[1]"));
+    check_texts("{\"type\": \"array\", \"prefixItems\": [{\"$ref\": \"#\"}]}",
+                TEXTS("[]", "[[]]", "[[[]]]"), TEXTS("[1]", "[[], []]"));
 }
 
 /* Schemas of older drafts, of OpenAPI, and of programs that write names of types in their own way.

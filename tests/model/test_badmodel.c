@@ -230,6 +230,17 @@ static void wrong_keys(void **state) {
     }
 }
 
+/* A model without a vocabulary and its size has as many tokens as embeddings. */
+static void vocabulary_of_embeddings(void **state) {
+    struct edit edit = {&small, "llama.vocab_size", REMOVE, 0, NULL, LK_OK, ""};
+    struct lk_ledger ledger = {0};
+    struct lk_net *net = NULL;
+    assert_true(tiny_gguf_write_edited(scratch, edit.spec, apply_edit, &edit));
+    assert_int_equal(lk_net_open(&net, scratch, NULL, &ledger, NULL), LK_OK);
+    assert_int_equal(net->hp.n_vocab, small.n_vocab);
+    lk_net_free(net, &ledger);
+}
+
 static void set_tokens(struct gguf_context *g, const char *replaced, const char *by, size_t keep) {
     int64_t id = gguf_find_key(g, "tokenizer.ggml.tokens");
     size_t n = gguf_get_arr_n(g, id);
@@ -581,12 +592,12 @@ int main(void) {
     const char *dir = getenv("TMPDIR");
     snprintf(scratch, sizeof scratch, "%s/lowkey-bad-%d.gguf", dir ? dir : "/tmp", (int)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_keys),     cmocka_unit_test(wrong_vocabularies),
-        cmocka_unit_test(not_files),      cmocka_unit_test(truncated_files),
-        cmocka_unit_test(flipped_bits),   cmocka_unit_test(bad_headers),
-        cmocka_unit_test(bad_keys),       cmocka_unit_test(bad_tensors),
-        cmocka_unit_test(unusable_types), cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(cancelled),
+        cmocka_unit_test(wrong_keys),         cmocka_unit_test(vocabulary_of_embeddings),
+        cmocka_unit_test(wrong_vocabularies), cmocka_unit_test(not_files),
+        cmocka_unit_test(truncated_files),    cmocka_unit_test(flipped_bits),
+        cmocka_unit_test(bad_headers),        cmocka_unit_test(bad_keys),
+        cmocka_unit_test(bad_tensors),        cmocka_unit_test(unusable_types),
+        cmocka_unit_test(out_of_memory),      cmocka_unit_test(cancelled),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(scratch);

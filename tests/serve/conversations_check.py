@@ -244,6 +244,8 @@ def check_kept(server, first_one, second, third):
         some = served(server, "references", path, {**body, "input": [ASK, *references, ASK]})
         expect("the same prompt", some["usage"]["input_tokens"] == whole["usage"]["input_tokens"],
                (some["usage"], whole["usage"]))
+    reply = server.post(path, {**body, "input": 15000 * bare[:1]})
+    expect("references to more than is kept", reply.status == 400 and "all references together" in reply.json()["error"]["message"], reply.body)
     served(server, "after references", path, {**body, "input": "q", "previous_response_id": some["id"]})
     reply = server.ask("DELETE", f"{path}/{first_one['id']}")
     expect("removed", reply.status == 200 and reply.json() == {

@@ -105,6 +105,34 @@ static void test_same_answers(void **state) {
     lk_server_stop(b);
 }
 
+/* The server's counters are the sums of what replies say. */
+static void test_counters(void **state) {
+    static const struct {
+        const char *object, *field, *metric;
+    } row[] = {{"usage", "prompt_tokens", "prompt_tokens_total"},
+               {"timings", "cache_n", "reused_tokens_total"},
+               {"usage", "completion_tokens", "answer_tokens_total"},
+               {"timings", "draft_n", "draft_tokens_total"},
+               {"timings", "draft_n_accepted", "draft_accepted_total"}};
+    enum { N_ROW = sizeof row / sizeof *row };
+    json_int_t sum[N_ROW] = {0};
+    struct lk_server *server = start(true, 0);
+    char body[256];
+    snprintf(body, sizeof body, "{\"prompt\": \"%s\", \"temperature\": 0, \"max_tokens\": 30}",
+             words);
+    for (int i = 0; i < 2; i++) {
+        json_t *reply = request_json(server, 200, "POST", "/v1/completions", body);
+        for (int k = 0; k < N_ROW; k++) sum[k] += int_at(reply, row[k].object, row[k].field);
+        assert_true(int_at(reply, "cache", "f16_bytes") > 0);
+        json_decref(reply);
+    }
+    for (int k = 0; k < N_ROW; k++) {
+        assert_true(sum[k] > 0);
+        assert_int_equal(metric(server, row[k].metric), sum[k]);
+    }
+    lk_server_stop(server);
+}
+
 /* The session holds what it would hold without drafts, so the next turn of a chat finds it. */
 static void test_chat_goes_on(void **state) {
     struct lk_server *a = start(false, 0), *b = start(true, 0);
@@ -159,6 +187,7 @@ static void test_stream(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_answers),
+        cmocka_unit_test(test_counters),
         cmocka_unit_test(test_chat_goes_on),
         cmocka_unit_test(test_stream),
     };

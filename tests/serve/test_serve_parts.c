@@ -1,5 +1,7 @@
 /* Parts of the server that need no model: detokenizer, schemas, request parsing, the event ring. */
+#include "grammar/grammar_state.h"
 #include "serve/auth.h"
+#include "serve/call_grammar.h"
 #include "serve/detokenizer.h"
 #include "serve/metrics.h"
 #include "serve/openai_chat.h"
@@ -224,6 +226,73 @@ static void tool_refs_are_per_tool(void **state) {
                          &error));
     assert_string_equal(error.param, "tools");
     lk_request_free(&request);
+}
+
+/* Does the grammar accept exactly this text? */
+static bool accepts(const char *grammar, const char *text) {
+    struct lk_grammar *g = NULL;
+    struct lk_grammar_state *s = NULL;
+    bool accepted = false;
+    lk_err err = {0};
+    if (lk_grammar_new(&g, grammar, &err) || lk_grammar_state_new(&s, g, &err) ||
+        lk_grammar_accept(s, text, strlen(text), &accepted, &err))
+        fail_msg("%s", err.msg);
+    accepted = accepted && lk_grammar_is_complete(s);
+    lk_grammar_state_free(s);
+    lk_grammar_free(g);
+    return accepted;
+}
+
+/* A call has the arguments of its schema and nothing else, as JSON and in words of a template. */
+static void calls_match_their_schemas(void **state) {
+    static const char tool[] =
+        "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "
+        "\"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"array\", \"items\": {\"const\": \"x\"}}}, \"required\": [\"a\", \"b\"]}}}";
+    static const struct {
+        const char *a, *b, *more;
+        bool good;
+    } row[] = {{"1", "[\"x\"]", "", true},      {"12", "[]", "", true},
+               {"[\"x\"]", "1", "", false},     {"1", "[\"y\"]", "", false},
+               {"\"x\"", "[]", "", false},      {"1", "[1]", "", false},
+               {"1", "[]", ", \"c\": 1", false}};
+    static const struct {
+        const char *sample,
+            *format; /* a call as the template writes it; what follows its trigger */
+    } form[] = {
+        {"<tool_call>\n<function=probe_name>\n<parameter=probe_key>\nv\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "f>\n<parameter=a>\n%s\n</parameter>\n<parameter=b>\n%s\n</parameter>\n</function>"},
+        {"<tool_call>\n{\"name\": \"probe_name\", \"arguments\": {\"probe_key\": \"v\"}}\n"
+         "</tool_call>",
+         "\n{\"name\": \"f\", \"arguments\": {\"a\": %s, \"b\": %s}}\n</tool_call>"}};
+    struct lk_request request;
+    struct lk_api_error error = {0};
+    json_t *tools = json_pack("[o]", json_loads(tool, 0, NULL));
+    if (!parse_with_tools(&request, tool, &error)) fail_msg("%s", error.msg);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": %s, \"b\": %s}%s}\n"
+                 "</tool_call>",
+                 row[i].a, row[i].b, row[i].more);
+        if (accepts(request.grammar, text) != row[i].good) fail_msg("%s", text);
+    }
+    lk_request_free(&request);
+    for (size_t k = 0; k < sizeof form / sizeof *form; k++) {
+        lk_call_words words = {0};
+        snprintf(words.sample, sizeof words.sample, "%s", form[k].sample);
+        struct lk_call_grammar made = lk_call_grammar_make(&words, tools, NULL, false);
+        assert_non_null(made.text);
+        for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+            char text[300];
+            if (*row[i].more) continue;
+            snprintf(text, sizeof text, form[k].format, row[i].a, row[i].b);
+            if (accepts(made.text, text) != row[i].good) fail_msg("%s", text);
+        }
+        free(made.text);
+    }
+    json_decref(tools);
 }
 
 /* A required call of many tools, or of one with a parameter that cannot be expressed, leaves out
@@ -549,6 +618,7 @@ int main(void) {
         cmocka_unit_test(logprob_offsets_count_characters),
         cmocka_unit_test(schemas_convert_or_are_rejected),
         cmocka_unit_test(tool_refs_are_per_tool),
+        cmocka_unit_test(calls_match_their_schemas),
         cmocka_unit_test(required_calls_leave_out_optional_parameters),
         cmocka_unit_test(parallel_tool_calls_can_be_disabled),
         cmocka_unit_test(unsupported_fields_are_rejected),

@@ -160,6 +160,14 @@ static void memory_is_short(void **state) {
     assert_null(partial_slot(slots));
     json_decref(slots);
     lk_server_stop(server);
+    /* Once it is complete, it goes after them. */
+    server = serve_start(&opts);
+    json_decref(complete_other(server, 100, 20));
+    json_decref(cut_short(server, LONG, 2));
+    json_decref(complete_tokens(server, LONG, greedy));
+    json_decref(complete_other(server, LONG - 50, 40));
+    json_decref(wait_idle_slots(server, 1));
+    lk_server_stop(server);
 }
 
 /* Without memory for an exact prefill, a prompt is read through the cache, and the log says so. */

@@ -43,7 +43,14 @@ static const struct {
     {"a{{ 1 + 2 * 3 }}b", "a7b"},
     {"{{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 ** 3 }}", "9 3 2 3.5 8"},
     {"{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"},
+    {"{% for a, b in [(1, 2), ('b', 'b'), (2.5, 1)] %}{{ a < b }} {{ a <= b }} {{ a > b }} "
+     "{{ a >= b }} {{ a == b }} {{ a != b }}|{% endfor %}",
+     "True True False False False True|False True False True True False|"
+     "False False True True False True|"},
     {"{% if 0 %}a{% elif 'x' %}b{% else %}c{% endif %}", "b"},
+    {"{% for i in [0, 1, 2, -2, -3] %}{{ [5, 6][i] }}{{ 'ab'[i] }}|{% endfor %}", "5a|6b||5a||"},
+    {"{{ [{'n': 2}, {'n': 1}] | sort(false, false, 'n') }}", "[{'n': 1}, {'n': 2}]"},
+    {"{{ '\\u00e9\\x41\\n\\u20ac\\x' }}", "\u00e9A\n\u20ac\\x"},
     {"{% for i in [1, 2, 3] if i != 2 %}{{ loop.index }}/{{ loop.length }}:{{ i }} {% endfor %}",
      "1/2:1 2/2:3 "},
     {"{% for i in [] %}x{% else %}none{% endfor %}", "none"},
@@ -136,9 +143,10 @@ static const struct {
      "[{'n': 1}][{'n': 1}]1['a', 'b', 'c']cbaac['a'][('a', 1)]"},
     {"{{ none | default('d') }}{{ none | default('d', true) }}{{ u | default }}|{{ '<a "
      "href=\"x\">&\\'' | e }}{{ '<' | escape | length }}{{ 5 | string }}{{ 'a' | safe }}{{ {'a': "
-     "1} | tojson(separators=(',', ':')) }}{{ 'é' | tojson(ensure_ascii=true) }}{{ 'a\nb' | tojson "
+     "1, 'b': 2} | tojson(separators=(',', ':')) }}{{ 'é' | tojson(ensure_ascii=true) }}{{ 'a\nb' "
+     "| tojson "
      "}}",
-     "Noned|&lt;a href=&#34;x&#34;&gt;&amp;&#39;45a{\"a\":1}\"\\u00e9\"\"a\\nb\""},
+     "Noned|&lt;a href=&#34;x&#34;&gt;&amp;&#39;45a{\"a\":1,\"b\":2}\"\\u00e9\"\"a\\nb\""},
     {"{{ 3 is odd }}{{ 4 is even }}{{ 1.5 is float }}{{ 1 is integer }}{{ true is boolean }}{{ 1 "
      "is number }}{{ [1] is iterable }}{{ {} is mapping }}{{ none is none }}{{ 'a' is string }}{{ "
      "range is callable }}{{ true is true }}{{ false is false }}{{ 'AB' is upper }}{{ 'ab' is "
