@@ -159,7 +159,7 @@ static int tune_size(struct auto_tune *a, const struct auto_name *size, bool fas
     lk_err err = {0};
     lk_recipe *like = NULL;
     lk_tuned tuned = {0};
-    lk_compare_result of_like;
+    lk_compare_result of_like = {0};
     int status = recipe_open(size->preset, &like);
     if (!status && (lk_tune_set_fast(a->tune, fast, &err) ||
                     lk_tune_solve_like(a->tune, like, &tuned, &of_like, &err)))

@@ -82,13 +82,12 @@ static void show(const struct chat *c, const struct setting *s) {
 }
 
 static bool set(const struct setting *s, const char *text) {
-    char *end = NULL;
-    double value = strcmp(text, "on") == 0    ? 1.0
-                   : strcmp(text, "off") == 0 ? 0.0
-                                              : strtod(text, &end);
-    bool word = strcmp(text, "on") == 0 || strcmp(text, "off") == 0;
+    char *end;
+    double value = strtod(text, &end);
+    bool on = strcmp(text, "on") == 0, word = on || strcmp(text, "off") == 0;
     bool number =
         !word && end != text && !*end && isfinite(value) && (!s->integer || floor(value) == value);
+    if (word) value = on;
     if ((word ? !s->flag : !number) || value < s->min || value > s->max) {
         if (s->flag)
             print_error("/set %s: expected on or off, not '%s'", s->name, text);

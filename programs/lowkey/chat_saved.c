@@ -213,7 +213,7 @@ static int load_cache(const char *path, struct chat_conversation *c, lk_session 
 int chat_saved_read(const char *path, struct chat_conversation *c, lk_session *session,
                     const lk_recipe *recipe, size_t *n_answers, bool *cached) {
     struct chat_conversation loaded = {.model = c->model};
-    bool cache, messages;
+    bool cache = false, messages = false;
     size_t n = 0;
     *cached = false;
     int status = find_files(path, &cache, &messages);

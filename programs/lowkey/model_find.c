@@ -43,17 +43,17 @@ static char *models_file(const char *file) {
  * *path, which is owned, or NULL as models_file does. */
 static const struct default_model *choose_default_model(char **path) {
     uint64_t available = available_bytes("");
-    const struct default_model *best = NULL;
+    size_t best = N_DEFAULT_MODELS - 1; /* fits in any memory */
     for (size_t i = 0; i < N_DEFAULT_MODELS; i++) {
         const struct default_model *model = &default_models[i];
         if (available && available < model->min_available) continue;
         *path = models_file(model->file);
         if (!*path || access(*path, R_OK) == 0) return model;
         free(*path);
-        if (!best) best = model;
+        if (i < best) best = i;
     }
-    *path = models_file(best->file);
-    return best;
+    *path = models_file(default_models[best].file);
+    return &default_models[best];
 }
 
 /* Path of the fetch-model script, relative to the program in a build or an installation: free it.

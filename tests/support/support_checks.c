@@ -57,10 +57,10 @@ void __wrap_lk_ledger_remove(struct lk_ledger *ledger, enum lk_purpose purpose, 
     __real_lk_ledger_remove(ledger, purpose, size);
 }
 
+/* Of all purposes but the last: a handle may own the ledger that it was counted in. */
 __attribute__((destructor)) static void check_ledgers(void) {
     bool good = true;
-    for (int i = 0; i < LK_FOR_OTHER;
-         i++) { /* a handle may own the ledger that it was counted in */
+    for (int i = 0; i < LK_FOR_OTHER; i++) {
         if (held[i])
             fprintf(stderr, "ledgers still hold %lld bytes of purpose %d\n", (long long)held[i], i);
         good &= held[i] == 0;
