@@ -258,7 +258,7 @@ def to_svg(figure: Figure, themed: bool) -> str:
 def place_names(axes: Axes, points: list[tuple[float, float, str, str]], right: bool = False) -> None:
     """Name points; of the places next to a point the first that is free is taken, or no name is drawn. right: names are
     on the right only, as at the ends of lines."""
-    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr,unused-ignore]
     scale, bounds = axes.figure.dpi / 72, axes.get_window_extent()
     at = [axes.transData.transform((x, y)) for x, y, _, _ in points]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
