@@ -99,7 +99,8 @@ static void test_same_answers(void **state) {
              n_accepted = metric(b, "draft_accepted_total");
     print_message("%d drafts, %d right; %d steps instead of %d\n", (int)n_drafted, (int)n_accepted,
                   (int)metric(b, "decode_steps_total"), (int)metric(a, "decode_steps_total"));
-    assert_true(n_accepted > 100 && n_accepted + 20 < n_drafted);
+    /* How many are tried depends on measured times: a loaded machine has fewer wrong ones. */
+    assert_true(n_accepted > 100 && n_accepted < n_drafted);
     assert_int_equal(metric(a, "answer_tokens_total"), metric(b, "answer_tokens_total"));
     lk_server_stop(a);
     lk_server_stop(b);
