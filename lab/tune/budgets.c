@@ -1,9 +1,9 @@
 /* Shares of the rows that the layers keep, for `keep N% by replay`.
  *
- * KVzip (Kim et al. 2025) keeps the rows whose scores are above one threshold for all
- * layers and heads. A cache evicts the rows of a layer before the next layer is computed, so the
- * threshold must be known before: it is found on a text, and gives each layer a share of its rows.
- * The heads of a layer keep equally many rows. */
+ * KVzip (Kim et al. 2025) keeps the rows whose scores are above one threshold for all layers and
+ * heads. A prefill evicts the rows of a layer before it computes the next one, so the threshold
+ * must be known in advance: it is found on a text, and gives each layer a share of its rows. The
+ * heads of a layer keep equally many rows. */
 #include "base/buf.h"
 #include "engine/session_state.h"
 #include "lowkey_lab.h"
@@ -176,7 +176,10 @@ lk_status lk_tune_budgets(lk_recipe **out, lk_model *model, const lk_recipe *lik
         return lk_fail(err, LK_E_ARG,
                        "'%s' must have 'keep N%% by replay', and no parts for layers or heads",
                        like->text);
-    if (opts->chunk < 2 * N_SINK || n_tok < (size_t)opts->chunk)
+    if (opts->chunk < 2 * N_SINK)
+        return lk_fail(err, LK_E_ARG, "a chunk has %d tokens, less than %d", (int)opts->chunk,
+                       2 * N_SINK);
+    if (n_tok < (size_t)opts->chunk)
         return lk_fail(err, LK_E_ARG, "the text has %zu tokens, less than one chunk of %d", n_tok,
                        (int)opts->chunk);
     size_t shares = s.n_layer * sizeof(int), counts = 2 * s.n_layer * sizeof *s.of_layer;

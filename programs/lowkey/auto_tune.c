@@ -8,6 +8,7 @@
 #include "model_find.h"
 #include "output.h"
 #include "progress.h"
+#include "tune_report.h"
 #include "xalloc.h"
 
 #include <inttypes.h>
@@ -124,12 +125,7 @@ static int write_recipe(const struct auto_tune *a, const char *path, const lk_re
     }
     fprintf(f.file, "# lowkey %s: tuned for %s on %d tokens\n%s", lk_version(), name,
             (int)(a->opts.n_chunk * a->opts.chunk), comment);
-    for (const char *at = lk_recipe_text(recipe); *at;) {
-        size_t len = strcspn(at, ";");
-        fprintf(f.file, "%.*s\n", (int)len, at);
-        at += len;
-        at += strspn(at, "; ");
-    }
+    tune_print_parts(f.file, recipe);
     free(name);
     lk_status status = ferror(f.file) ? lk_fail(&err, LK_E_IO, "%s: cannot write it", path) : LK_OK;
     status = lk_atomic_file_close(&f, status, &err);

@@ -1,6 +1,5 @@
 /* lowkey tune: a recipe with its own bits for each layer, side and age of a model's cache. */
 #include "auto_recipe.h"
-#include "base/atomic_file.h"
 #include "base/os.h"
 #include "cmd.h"
 #include "common.h"
@@ -12,9 +11,6 @@
 #include "tune_report.h"
 #include "xalloc.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,8 +14,7 @@ static const char *recipe_name(const struct tune_report *r, size_t i) {
     return i + 1 == r->n ? "tuned" : lk_recipe_text(r->recipe[i]);
 }
 
-/* Print the recipe with each part on a line of its own. */
-static void print_parts(FILE *file, const lk_recipe *recipe) {
+void tune_print_parts(FILE *file, const lk_recipe *recipe) {
     for (const char *at = lk_recipe_text(recipe); *at;) {
         size_t len = strcspn(at, ";");
         fprintf(file, "%.*s\n", (int)len, at);
@@ -33,7 +32,7 @@ void tune_report_print(const struct tune_report *r) {
             printf(", KL %.6f +- %.6f on %s predictions of the text", c->kl_mean, c->kl_stderr,
                    format_count(b, c->n_scored));
         printf("\n\n");
-        print_parts(stdout, r->tuned->recipe);
+        tune_print_parts(stdout, r->tuned->recipe);
         return;
     }
     struct table table = table_new("lrRrRRrR");
@@ -56,7 +55,7 @@ void tune_report_print(const struct tune_report *r) {
                     "cache || recipe) in nats; bits/value: everything the cache holds",
                     format_count(b, r->checked[0].n_scored), r->chunk);
     printf("\n");
-    print_parts(stdout, r->tuned->recipe);
+    tune_print_parts(stdout, r->tuned->recipe);
 }
 
 static json_t *result_json(const lk_compare_result *c) {
@@ -151,7 +150,7 @@ static void write_contents(FILE *file, const struct tune_report *r) {
     if (r->tuned->measured.n_scored) write_result(file, "tuned", &r->tuned->measured);
     if (r->n) fprintf(file, "# checked on %s:\n", check);
     for (size_t i = 0; i < r->n; i++) write_result(file, recipe_name(r, i), &r->checked[i]);
-    print_parts(file, r->tuned->recipe);
+    tune_print_parts(file, r->tuned->recipe);
     free(command);
     free(check);
 }

@@ -5,6 +5,8 @@
 #include "common.h"
 #include "lowkey_lab.h"
 
+#include <stdio.h>
+
 /* The tuned recipe and the recipes it is compared with, measured on the check text. */
 struct tune_report {
     const char *command_line, *model, *weights;
@@ -16,6 +18,9 @@ struct tune_report {
     size_t n;                         /* 0: nothing was checked */
     int n_layer, chunk;
 };
+
+/* Print the recipe with each part on a line of its own. */
+void tune_print_parts(FILE *file, const lk_recipe *recipe);
 
 /* Print the figures and the recipe, as text or as JSON. tune: what else JSON has; NULL: nothing. */
 void tune_report_print(const struct tune_report *report);

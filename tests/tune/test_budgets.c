@@ -117,6 +117,9 @@ static void others_are_refused(void **state) {
     }
     assert_int_equal(lk_recipe_parse(&like, like_text, &err), LK_OK);
     assert_int_equal(lk_tune_budgets(&out, model, like, tok, CHUNK - 1, &opts, &err), LK_E_ARG);
+    opts.chunk = 7;
+    assert_int_equal(lk_tune_budgets(&out, model, like, tok, N_TOK, &opts, &err), LK_E_ARG);
+    opts.chunk = CHUNK;
     assert_int_equal(lk_tune_budgets(&out, model, like, tok, N_TOK, &opts, &err), LK_E_CANCELLED);
     assert_null(out);
     lk_model_free(model);
