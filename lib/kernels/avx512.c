@@ -206,7 +206,7 @@ static void combine_queries(const struct lk_queries *x, const float *w, int n,
 #define SHARED_KERNELS                                                                             \
     .max_bits_q8 = LK_AVX512_MAX_BITS_Q8, .max = max_f32, .exp_sum = exp_sum,                      \
     .combine_queries = combine_queries, .quantize_inputs = lk_avx512_quantize_inputs,              \
-    .multiply = lk_avx512_multiply, LK_X86_KERNELS
+    .quantize_short = lk_avx512_quantize_short, .multiply = lk_avx512_multiply, LK_X86_KERNELS
 
 const struct lk_kernels lk_kernels_avx512 = {.name = "avx512",
                                              .coding = {[LK_F16] = BOTH(f16),

@@ -126,6 +126,7 @@ lk_accumulate_fn lk_avx512_kivi_accumulate;
 
 /* Quantized weights (avx512_products.c). */
 lk_quantize_inputs_fn lk_avx512_quantize_inputs;
+lk_quantize_short_fn lk_avx512_quantize_short;
 lk_multiply_fn lk_avx512_multiply;
 
 #endif

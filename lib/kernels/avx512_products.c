@@ -11,8 +11,9 @@
 enum {
     TOKENS = 6,
     GROUPS = 2,    /* panels that are read together */
-    MAX_TOK = 192, /* tokens whose sums are kept at once: 48 KB */
+    MAX_TOK = 384, /* tokens whose sums are kept at once: 48 KB */
     BLOCKS = 2,    /* blocks of a panel that are unpacked at once */
+    SHORTS = 16,   /* the same for blocks of 32 */
     LANES = LK_PRODUCT_OUTPUTS,
     QUADS = LK_PRODUCT_BLOCK / 4,
 };
@@ -26,9 +27,15 @@ struct panel {
     float d[LANES], d_min[LANES]; /* d_min: Q4_K */
 };
 
-/* Sums of a token for two panels: of products, and of minima. */
+/* A block of 32 inputs of 16 outputs. Codes are larger by `middle`, so that they have no sign. */
+struct short_panel {
+    _Alignas(64) uint8_t code[LK_PRODUCT_SHORT / 4][LANES][4];
+    float d[LANES];
+};
+
+/* Sums of a token for two panels. */
 struct sums {
-    _Alignas(64) float product[GROUPS][LANES], min[GROUPS][LANES];
+    _Alignas(64) float of[GROUPS][LANES];
 };
 
 /* ---- inputs ---- */
@@ -54,6 +61,20 @@ void lk_avx512_quantize_inputs(const float *x, int n_in, struct lk_input_block *
         }
         for (int i = 0; i < LK_PRODUCT_BLOCK / 32; i++)
             out->sum32[i] = (int16_t)(out->sum16[2 * i] + out->sum16[2 * i + 1]);
+    }
+}
+
+void lk_avx512_quantize_short(const float *x, int n_in, struct lk_short_block *out, size_t stride) {
+    for (int b = 0; b < n_in / LK_PRODUCT_SHORT; b++, x += LK_PRODUCT_SHORT, out += stride) {
+        __m512 a = _mm512_loadu_ps(x), c = _mm512_loadu_ps(x + LANES);
+        float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(c)));
+        __m512 to_code = _mm512_set1_ps(max == 0 ? 0 : 127.0f / max);
+        __m512i first = _mm512_cvtps_epi32(_mm512_mul_ps(a, to_code)),
+                second = _mm512_cvtps_epi32(_mm512_mul_ps(c, to_code));
+        _mm_storeu_si128((__m128i *)out->code, _mm512_cvtsepi32_epi8(first));
+        _mm_storeu_si128((__m128i *)(out->code + LANES), _mm512_cvtsepi32_epi8(second));
+        out->sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+        out->step = _cvtsh_ss(_cvtss_sh(max / 127.0f, _MM_FROUND_TO_NEAREST_INT));
     }
 }
 
@@ -159,6 +180,42 @@ static void unpack_q6_k(const uint8_t *w, size_t stride, struct panel *out) {
         transpose_quads(code[0] + 4 * quad, LK_PRODUCT_BLOCK, out->code + quad);
 }
 
+/* Blocks [b, b + n) of outputs [first, first + 16), n <= SHORTS, of Q8_0 or Q5_0. */
+static void unpack_short(const struct lk_product *p, int first, int b, int n,
+                         struct short_panel *out) {
+    enum { D = sizeof(uint16_t), HIGH = sizeof(uint32_t) };
+    _Alignas(64) uint8_t code[LANES][SHORTS * LK_PRODUCT_SHORT];
+    _Alignas(32) uint16_t d[SHORTS][LANES];
+    bool q8 = p->layout == LK_Q8_0_ROWS;
+    size_t bytes = q8 ? LK_Q8_0_BYTES : LK_Q5_0_BYTES, n_block = p->n_in / LK_PRODUCT_SHORT;
+    for (int row = 0; row < LANES; row++) {
+        const uint8_t *w =
+            (const uint8_t *)p->weights + ((size_t)(first + row) * n_block + b) * bytes;
+        for (int i = 0; i < n; i++, w += bytes) {
+            __m256i codes;
+            memcpy(&d[i][row], w, D);
+            if (q8) {
+                codes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + D)),
+                                         _mm256_set1_epi8((char)128));
+            } else {
+                uint32_t high;
+                memcpy(&high, w + D, HIGH);
+                __m128i low = _mm_loadu_si128((const __m128i *)(w + D + HIGH));
+                codes = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(low, 4), low),
+                                         _mm256_set1_epi8(15));
+                codes = _mm256_or_si256(codes, _mm256_maskz_set1_epi8(high, 16));
+            }
+            _mm256_store_si256((__m256i *)(code[row] + LK_PRODUCT_SHORT * i), codes);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        _mm512_store_ps(out[i].d, _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)d[i])));
+        for (int half = 0; half < 2; half++)
+            transpose_quads(code[0] + LK_PRODUCT_SHORT * i + 16 * half, sizeof code[0],
+                            out[i].code + 4 * half);
+    }
+}
+
 /* Blocks [b, b + n) of outputs [first, first + 16). */
 static void unpack(const struct lk_product *p, int first, int b, int n, struct panel *out) {
     size_t n_block = p->n_in / LK_PRODUCT_BLOCK;
@@ -176,14 +233,9 @@ static void unpack(const struct lk_product *p, int first, int b, int n, struct p
 
 /* ---- products ----
  *
- * n, groups and the form are constants after inlining. */
+ * n, groups and parts are constants after inlining. */
 
-struct form {
-    int parts;    /* of a block, with a scale each */
-    int sum_each; /* parts after which a float is added: 2, or all of a block */
-};
-
-/* sum [n][groups] += codes of a part of a block */
+/* sum [n][groups] = products of codes of a part of a block */
 LK_ALWAYS_INLINE void dot_part(const struct panel *panel[GROUPS], int groups, int quad, int n_quad,
                                const struct lk_input_block *x, int n, __m512i sum[TOKENS][GROUPS]) {
     LK_UNROLL
@@ -203,135 +255,152 @@ LK_ALWAYS_INLINE void dot_part(const struct panel *panel[GROUPS], int groups, in
     }
 }
 
-/* Two adjacent sums of codes in each lane. */
-LK_ALWAYS_INLINE __m512i two_sums(const struct lk_input_block *x, int parts, int pair) {
-    return set1_i8x4_x16(parts == 8 ? x->sum32 + 2 * pair : x->sum16 + 2 * pair);
+/* Minima, or what is the middle of the codes, times sums of codes. */
+LK_ALWAYS_INLINE __m512i dot_minima(const struct panel *panel, int parts,
+                                    const struct lk_input_block *x) {
+    const int16_t *sums = parts == 8 ? x->sum32 : x->sum16;
+    __m512i whole = _mm512_setzero_si512();
+    LK_UNROLL
+    for (int pair = 0; pair < parts / 2; pair++)
+        whole = _mm512_add_epi32(whole, _mm512_madd_epi16(set1_i8x4_x16(sums + 2 * pair),
+                                                          _mm512_load_si512(panel->min[pair])));
+    return whole;
 }
 
-/* sums->product += products of a block, d: [n][groups] scales */
-LK_ALWAYS_INLINE void add_products(const struct panel *panel[GROUPS], int groups, struct form form,
-                                   const struct lk_input_block *x, int n, float (*d)[GROUPS][LANES],
-                                   struct sums *sums) {
-    const int n_quad = QUADS / form.parts;
-    for (int part = 0; part < form.parts; part += form.sum_each) {
-        __m512i whole[TOKENS][GROUPS], sum[TOKENS][GROUPS];
+/* sums += products of a block of n tokens. parts: of a block, with a scale each; 8: Q4_K. */
+LK_ALWAYS_INLINE void multiply_block(const struct panel *panel[GROUPS], int groups, int parts,
+                                     const struct lk_input_block *x, int n, struct sums *sums) {
+    __m512i whole[TOKENS][GROUPS], sum[TOKENS][GROUPS];
+    LK_UNROLL
+    for (int i = 0; i < n; i++) LK_UNROLL
+    for (int g = 0; g < groups; g++) whole[i][g] = _mm512_setzero_si512();
+    for (int part = 0; part < parts; part++) {
+        dot_part(panel, groups, part * QUADS / parts, QUADS / parts, x, n, sum);
+        LK_UNROLL
+        for (int g = 0; g < groups; g++) {
+            __m512i scale = _mm512_load_si512(panel[g]->scale[part]);
+            LK_UNROLL
+            for (int i = 0; i < n; i++)
+                whole[i][g] = _mm512_add_epi32(whole[i][g], _mm512_mullo_epi32(sum[i][g], scale));
+        }
+    }
+    LK_UNROLL
+    for (int i = 0; i < n; i++) {
+        __m512 step = _mm512_set1_ps(x[i].step);
+        LK_UNROLL
+        for (int g = 0; g < groups; g++) {
+            __m512i minima = dot_minima(panel[g], parts, &x[i]);
+            __m512 d = _mm512_mul_ps(_mm512_load_ps(panel[g]->d), step),
+                   all = _mm512_load_ps(sums[i].of[g]);
+            if (parts == 16) { /* Q6_K: the middle of the codes is part of the integers */
+                whole[i][g] = _mm512_sub_epi32(whole[i][g], minima);
+            } else {
+                __m512 d_min = _mm512_mul_ps(_mm512_load_ps(panel[g]->d_min), step);
+                all = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), d_min, all);
+            }
+            _mm512_store_ps(sums[i].of[g],
+                            _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[i][g]), d, all));
+        }
+    }
+}
+
+/* Tokens [0, n) of a block for two panels, or one. */
+LK_ALWAYS_INLINE void multiply_tokens(const struct panel *panel[GROUPS], int groups, int parts,
+                                      const struct lk_input_block *x, int n, struct sums *sums) {
+    int i = 0;
+    for (; i + TOKENS <= n; i += TOKENS)
+        multiply_block(panel, groups, parts, x + i, TOKENS, sums + i);
+    for (; i < n; i++) multiply_block(panel, groups, parts, x + i, 1, sums + i);
+}
+
+/* sums += products of n_block blocks of 32 of n tokens, whose blocks are n_tok apart. */
+LK_ALWAYS_INLINE void multiply_short(const struct short_panel *panel[GROUPS], int groups,
+                                     int middle, int n_block, const struct lk_short_block *x,
+                                     int n_tok, int n, struct sums *sums) {
+    __m512 all[TOKENS][GROUPS];
+    LK_UNROLL
+    for (int i = 0; i < n; i++) LK_UNROLL
+    for (int g = 0; g < groups; g++) all[i][g] = _mm512_load_ps(sums[i].of[g]);
+    for (int b = 0; b < n_block; b++, x += n_tok) {
+        __m512i sum[TOKENS][GROUPS];
         LK_UNROLL
         for (int i = 0; i < n; i++) LK_UNROLL
-        for (int g = 0; g < groups; g++) whole[i][g] = _mm512_setzero_si512();
-        for (int k = 0; k < form.sum_each; k++) {
-            dot_part(panel, groups, (part + k) * n_quad, n_quad, x, n, sum);
+        for (int g = 0; g < groups; g++) sum[i][g] = _mm512_set1_epi32(-middle * x[i].sum);
+        LK_UNROLL
+        for (int k = 0; k < LK_PRODUCT_SHORT / 4; k++) {
+            __m512i w[GROUPS];
             LK_UNROLL
-            for (int g = 0; g < groups; g++) {
-                __m512i scale = _mm512_load_si512(panel[g]->scale[part + k]);
+            for (int g = 0; g < groups; g++) w[g] = _mm512_load_si512(panel[g][b].code[k]);
+            LK_UNROLL
+            for (int i = 0; i < n; i++) {
+                __m512i code = set1_i8x4_x16(x[i].code + 4 * k);
                 LK_UNROLL
-                for (int i = 0; i < n; i++)
-                    whole[i][g] =
-                        _mm512_add_epi32(whole[i][g], _mm512_mullo_epi32(sum[i][g], scale));
+                for (int g = 0; g < groups; g++) sum[i][g] = dpbusd_i32x16(sum[i][g], w[g], code);
             }
         }
         LK_UNROLL
         for (int i = 0; i < n; i++) LK_UNROLL
         for (int g = 0; g < groups; g++) {
-            if (form.parts == 16) { /* Q6_K: the middle of the codes is part of the integers */
-                LK_UNROLL
-                for (int pair = 0; pair < 8; pair++)
-                    whole[i][g] = _mm512_sub_epi32(
-                        whole[i][g], _mm512_madd_epi16(two_sums(&x[i], 16, pair),
-                                                       _mm512_load_si512(panel[g]->min[pair])));
-            }
-            float *out = sums[i].product[g];
-            _mm512_store_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[i][g]),
-                                                 _mm512_load_ps(d[i][g]), _mm512_load_ps(out)));
+            __m512 d = _mm512_mul_ps(_mm512_load_ps(panel[g][b].d), _mm512_set1_ps(x[i].step));
+            all[i][g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][g]), d, all[i][g]);
         }
     }
-}
-
-/* sums->min += minima times sums of codes */
-LK_ALWAYS_INLINE void add_minima(const struct panel *panel[GROUPS], int groups, struct form form,
-                                 const struct lk_input_block *x, int n, float (*d)[GROUPS][LANES],
-                                 struct sums *sums) {
     LK_UNROLL
     for (int i = 0; i < n; i++) LK_UNROLL
-    for (int g = 0; g < groups; g++) {
-        __m512 sum = _mm512_load_ps(sums[i].min[g]), step = _mm512_load_ps(d[i][g]);
-        __m512i whole = _mm512_setzero_si512();
-        LK_UNROLL
-        for (int pair = 0; pair < 4; pair++) {
-            whole =
-                _mm512_add_epi32(whole, _mm512_madd_epi16(two_sums(&x[i], 8, pair),
-                                                          _mm512_load_si512(panel[g]->min[pair])));
-            if (form.sum_each > 2 && pair < 3) continue;
-            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), step, sum);
-            whole = _mm512_setzero_si512();
-        }
-        _mm512_store_ps(sums[i].min[g], sum);
-    }
+    for (int g = 0; g < groups; g++) _mm512_store_ps(sums[i].of[g], all[i][g]);
 }
 
-/* A block of n tokens. */
-LK_ALWAYS_INLINE void multiply_block(const struct panel *panel[GROUPS], int groups,
-                                     struct form form, const struct lk_input_block *x, int n,
-                                     struct sums *sums) {
-    _Alignas(64) float d[TOKENS][GROUPS][LANES], d_min[TOKENS][GROUPS][LANES];
-    LK_UNROLL
-    for (int g = 0; g < groups; g++) {
-        __m512 scale = _mm512_load_ps(panel[g]->d), min = _mm512_load_ps(panel[g]->d_min);
-        LK_UNROLL
-        for (int i = 0; i < n; i++) {
-            __m512 step = _mm512_set1_ps(x[i].step);
-            _mm512_store_ps(d[i][g], _mm512_mul_ps(scale, step));
-            if (form.parts == 8) _mm512_store_ps(d_min[i][g], _mm512_mul_ps(min, step));
-        }
-    }
-    add_products(panel, groups, form, x, n, d, sums);
-    if (form.parts == 8) add_minima(panel, groups, form, x, n, d_min, sums);
-}
+/* ---- outputs ----
+ *
+ * Outputs [first, first + 16 groups) of tokens [tok, tok + n), n <= MAX_TOK. */
 
-static const struct form q4_k = {8, 2}, q4_k_by_block = {8, 8}, q6_k = {16, 16};
-
-/* Tokens [0, n) of a block for two panels, or one. n_pair: tokens whose sums are rounded after each
- * pair of parts, Q4_K only. */
-LK_ALWAYS_INLINE void multiply_tokens(const struct panel *panel[GROUPS], int groups,
-                                      enum lk_weights_layout layout, const struct lk_input_block *x,
-                                      int n_pair, int n, struct sums *sums) {
-    int i = 0;
-    if (layout == LK_Q4_K_BY_8) {
-        for (; i + TOKENS <= n_pair; i += TOKENS)
-            multiply_block(panel, groups, q4_k, x + i, TOKENS, sums + i);
-        for (; i < n_pair; i++) multiply_block(panel, groups, q4_k, x + i, 1, sums + i);
-        for (; i < n; i++) multiply_block(panel, groups, q4_k_by_block, x + i, 1, sums + i);
-        return;
-    }
-    for (; i + TOKENS <= n; i += TOKENS)
-        multiply_block(panel, groups, q6_k, x + i, TOKENS, sums + i);
-    for (; i < n; i++) multiply_block(panel, groups, q6_k, x + i, 1, sums + i);
-}
-
-/* Outputs [first, first + 16 groups) of tokens [tok, tok + n), n <= MAX_TOK. */
-LK_ALWAYS_INLINE void multiply_outputs(const struct lk_product *p, int first, int groups, int tok,
-                                       int n, struct sums *sums) {
+LK_ALWAYS_INLINE void sum_outputs(const struct lk_product *p, int first, int groups, int tok, int n,
+                                  struct sums *sums) {
     struct panel panels[GROUPS][BLOCKS];
-    int n_block = p->n_in / LK_PRODUCT_BLOCK,
-        n_pair = p->n_tok / LK_PRODUCT_EXACT * LK_PRODUCT_EXACT - tok;
-    if (n_pair > n) n_pair = n;
-    memset(sums, 0, n * sizeof *sums);
+    int n_block = p->n_in / LK_PRODUCT_BLOCK;
     for (int b = 0; b < n_block; b += BLOCKS) {
         int here = n_block - b < BLOCKS ? n_block - b : BLOCKS;
         for (int g = 0; g < groups; g++) unpack(p, first + g * LANES, b, here, panels[g]);
         for (int i = 0; i < here; i++) {
             const struct panel *panel[GROUPS] = {&panels[0][i], &panels[groups - 1][i]};
-            const struct lk_input_block *x = p->x + (size_t)(b + i) * p->n_tok + tok;
+            const struct lk_input_block *x =
+                (const struct lk_input_block *)p->x + (size_t)(b + i) * p->n_tok + tok;
             if (p->layout == LK_Q4_K_BY_8)
-                multiply_tokens(panel, groups, LK_Q4_K_BY_8, x, n_pair, n, sums);
+                multiply_tokens(panel, groups, 8, x, n, sums);
             else
-                multiply_tokens(panel, groups, LK_Q6_K_ROWS, x, n_pair, n, sums);
+                multiply_tokens(panel, groups, 16, x, n, sums);
         }
     }
+}
+
+LK_ALWAYS_INLINE void sum_short_outputs(const struct lk_product *p, int first, int groups, int tok,
+                                        int n, struct sums *sums) {
+    struct short_panel panels[GROUPS][SHORTS];
+    const struct short_panel *panel[GROUPS] = {panels[0], panels[groups - 1]};
+    int n_block = p->n_in / LK_PRODUCT_SHORT, middle = p->layout == LK_Q8_0_ROWS ? 128 : 16;
+    for (int b = 0; b < n_block; b += SHORTS) {
+        int here = n_block - b < SHORTS ? n_block - b : SHORTS, i = 0;
+        const struct lk_short_block *x =
+            (const struct lk_short_block *)p->x + (size_t)b * p->n_tok + tok;
+        for (int g = 0; g < groups; g++) unpack_short(p, first + g * LANES, b, here, panels[g]);
+        for (; i + TOKENS <= n; i += TOKENS)
+            multiply_short(panel, groups, middle, here, x + i, p->n_tok, TOKENS, sums + i);
+        for (; i < n; i++)
+            multiply_short(panel, groups, middle, here, x + i, p->n_tok, 1, sums + i);
+    }
+}
+
+LK_ALWAYS_INLINE void multiply_outputs(const struct lk_product *p, int first, int groups, int tok,
+                                       int n, struct sums *sums) {
+    memset(sums, 0, n * sizeof *sums);
+    if (lk_product_block(p->layout) == LK_PRODUCT_SHORT)
+        sum_short_outputs(p, first, groups, tok, n, sums);
+    else
+        sum_outputs(p, first, groups, tok, n, sums);
     for (int i = 0; i < n; i++)
         for (int g = 0; g < groups; g++)
-            _mm512_storeu_ps(
-                p->y + (size_t)(tok + i) * p->n_out + first + g * LANES,
-                _mm512_sub_ps(_mm512_load_ps(sums[i].product[g]), _mm512_load_ps(sums[i].min[g])));
+            _mm512_storeu_ps(p->y + (size_t)(tok + i) * p->n_out + first + g * LANES,
+                             _mm512_load_ps(sums[i].of[g]));
 }
 
 void lk_avx512_multiply(const struct lk_product *p, int first, int n) {

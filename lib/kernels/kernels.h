@@ -210,6 +210,7 @@ struct lk_kernels {
 
     /* Products of quantized weights with many tokens (products.h). NULL: ggml's are used. */
     lk_quantize_inputs_fn *quantize_inputs;
+    lk_quantize_short_fn *quantize_short;
     lk_multiply_fn *multiply;
 };
 

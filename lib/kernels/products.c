@@ -25,6 +25,21 @@ void lk_quantize_inputs_plain(const float *x, int n_in, struct lk_input_block *o
     }
 }
 
+void lk_quantize_short_plain(const float *x, int n_in, struct lk_short_block *out, size_t stride) {
+    for (int b = 0; b < n_in / LK_PRODUCT_SHORT; b++, x += LK_PRODUCT_SHORT, out += stride) {
+        float max = 0;
+        for (int i = 0; i < LK_PRODUCT_SHORT; i++)
+            if (fabsf(x[i]) > max) max = fabsf(x[i]);
+        float to_code = max == 0 ? 0 : 127.0f / max;
+        *out = (struct lk_short_block){.step = lk_f16_to_f32(lk_f32_to_f16(max / 127.0f))};
+        for (int i = 0; i < LK_PRODUCT_SHORT; i++) {
+            int code = (int)lrintf(x[i] * to_code);
+            out->code[i] = (int8_t)code;
+            out->sum += code;
+        }
+    }
+}
+
 /* The sum of products of n codes. */
 static int32_t dot(const uint8_t *weight, const int8_t *x, int n) {
     int32_t sum = 0;
@@ -41,14 +56,12 @@ static float load_f16(const uint8_t *at) {
 static float multiply_q4_k(const struct lk_product *p, int output, int tok) {
     enum { HALVES = 8 * sizeof(uint16_t), PART = 12, CODES = 2 * HALVES + 8 * PART };
     int n_block = p->n_in / LK_PRODUCT_BLOCK, row = output % 8;
-    bool by_pair = tok < p->n_tok / LK_PRODUCT_EXACT * LK_PRODUCT_EXACT;
-    float sum = 0, sum_min = 0;
+    float sum = 0;
     for (int b = 0; b < n_block; b++) {
         const uint8_t *w =
             (const uint8_t *)p->weights + ((size_t)(output / 8) * n_block + b) * LK_Q4_K_BY_8_BYTES;
-        const struct lk_input_block *x = &p->x[(size_t)b * p->n_tok + tok];
-        float d = load_f16(w + row * sizeof(uint16_t)) * x->step,
-              d_min = load_f16(w + HALVES + row * sizeof(uint16_t)) * x->step;
+        const struct lk_input_block *x =
+            (const struct lk_input_block *)p->x + (size_t)b * p->n_tok + tok;
         int32_t part = 0, part_min = 0;
         for (int s = 0; s < 8; s++) {
             uint8_t scale[8], min[8], code[32];
@@ -59,13 +72,11 @@ static float multiply_q4_k(const struct lk_product *p, int output, int tok) {
             }
             part += scale[row] * dot(code, x->code + 32 * s, 32);
             part_min += min[row] * x->sum32[s];
-            if (by_pair ? s % 2 == 0 : s < 7) continue;
-            sum = fmaf((float)part, d, sum);
-            sum_min = fmaf((float)part_min, d_min, sum_min);
-            part = part_min = 0;
         }
+        sum = fmaf(-(float)part_min, load_f16(w + HALVES + row * sizeof(uint16_t)) * x->step, sum);
+        sum = fmaf((float)part, load_f16(w + row * sizeof(uint16_t)) * x->step, sum);
     }
-    return sum - sum_min;
+    return sum;
 }
 
 /* Code i of a block of Q6_K. */
@@ -83,7 +94,8 @@ static float multiply_q6_k(const struct lk_product *p, int output, int tok) {
     for (int b = 0; b < n_block; b++) {
         const uint8_t *w =
             (const uint8_t *)p->weights + ((size_t)output * n_block + b) * LK_Q6_K_BYTES;
-        const struct lk_input_block *x = &p->x[(size_t)b * p->n_tok + tok];
+        const struct lk_input_block *x =
+            (const struct lk_input_block *)p->x + (size_t)b * p->n_tok + tok;
         int32_t part = 0;
         for (int s = 0; s < 16; s++) {
             uint8_t code[16];
@@ -96,9 +108,37 @@ static float multiply_q6_k(const struct lk_product *p, int output, int tok) {
     return sum;
 }
 
+/* Q8_0 and Q5_0. */
+static float multiply_short(const struct lk_product *p, int output, int tok) {
+    enum { D = sizeof(uint16_t), HIGH = sizeof(uint32_t) };
+    int n_block = p->n_in / LK_PRODUCT_SHORT;
+    size_t bytes = p->layout == LK_Q8_0_ROWS ? LK_Q8_0_BYTES : LK_Q5_0_BYTES;
+    float sum = 0;
+    for (int b = 0; b < n_block; b++) {
+        const uint8_t *w = (const uint8_t *)p->weights + ((size_t)output * n_block + b) * bytes;
+        const struct lk_short_block *x =
+            (const struct lk_short_block *)p->x + (size_t)b * p->n_tok + tok;
+        int32_t whole = 0;
+        for (int i = 0; i < LK_PRODUCT_SHORT; i++) {
+            int code;
+            if (p->layout == LK_Q8_0_ROWS) {
+                code = (int8_t)w[D + i];
+            } else {
+                uint8_t low = w[D + HIGH + i % 16], high = w[D + i / 8] >> i % 8 & 1;
+                code = ((i < 16 ? low & 15 : low >> 4) | high << 4) - 16;
+            }
+            whole += code * x->code[i];
+        }
+        sum = fmaf((float)whole, load_f16(w) * x->step, sum);
+    }
+    return sum;
+}
+
 void lk_multiply_plain(const struct lk_product *p, int first, int n) {
     for (int tok = 0; tok < p->n_tok; tok++)
         for (int o = first; o < first + n; o++)
-            p->y[(size_t)tok * p->n_out + o] =
-                p->layout == LK_Q4_K_BY_8 ? multiply_q4_k(p, o, tok) : multiply_q6_k(p, o, tok);
+            p->y[(size_t)tok * p->n_out + o] = p->layout == LK_Q4_K_BY_8 ? multiply_q4_k(p, o, tok)
+                                               : p->layout == LK_Q6_K_ROWS
+                                                   ? multiply_q6_k(p, o, tok)
+                                                   : multiply_short(p, o, tok);
 }

@@ -2,13 +2,15 @@
  *
  * ggml multiplies a block of outputs with a few tokens at a time and unpacks the weights each time.
  * Here the weights of a few outputs are unpacked once for many tokens, to bytes in the order that
- * the instructions read (avx512_products.c). Inputs are rounded as ggml rounds them, products of
- * codes are exact integers, and the sums of Q4_K are rounded in ggml's order, so they have the same
- * bits as ggml's. Those of Q6_K are rounded once per block; ggml adds eight partial sums.
+ * the instructions read (avx512_products.c). Inputs are rounded as ggml rounds them, and products
+ * of codes are exact integers. They are summed over a block and rounded once, where ggml adds up to
+ * eight partial sums in f32.
  *
  *   Q4_K: 256 weights: d, dmin in f16, 8 pairs of a scale and a minimum of 6 bits, codes of 4 bits:
  *         w = d scale code - dmin minimum
- *   Q6_K: 256 weights: d in f16, 16 scales of 8 bits, codes of 6 bits: w = d scale (code - 32) */
+ *   Q6_K: 256 weights: d in f16, 16 scales of 8 bits, codes of 6 bits: w = d scale (code - 32)
+ *   Q8_0: 32 weights: d in f16, codes of 8 bits with a sign: w = d code
+ *   Q5_0: 32 weights: d in f16, codes of 5 bits: w = d (code - 16) */
 #ifndef LK_KERNELS_PRODUCTS_H
 #define LK_KERNELS_PRODUCTS_H
 
@@ -18,9 +20,8 @@
 
 enum {
     LK_PRODUCT_BLOCK = 256,  /* inputs of a block */
+    LK_PRODUCT_SHORT = 32,   /* inputs of a block of Q8_0 and Q5_0 */
     LK_PRODUCT_OUTPUTS = 16, /* outputs that are computed together */
-    LK_PRODUCT_EXACT =
-        4, /* ggml multiplies so many tokens together; others are rounded per block */
 };
 
 /* Inputs of a block of one token: x = step * code. */
@@ -28,6 +29,13 @@ struct lk_input_block {
     int8_t code[LK_PRODUCT_BLOCK];
     int16_t sum16[LK_PRODUCT_BLOCK / 16], sum32[LK_PRODUCT_BLOCK / 32]; /* of codes */
     float step, pad[3];
+};
+
+/* The same for weights with blocks of 32. The step is rounded to f16, as ggml does it. */
+struct lk_short_block {
+    int8_t code[LK_PRODUCT_SHORT];
+    int32_t sum; /* of codes */
+    float step;
 };
 
 /* How weights lie in memory. */
@@ -40,28 +48,39 @@ enum lk_weights_layout {
      * piece p of an output has the codes of inputs 64 (p / 4) + 8 (p % 4) + j and 32 further. */
     LK_Q4_K_BY_8,
     LK_Q6_K_ROWS, /* rows of blocks: | low bits [128] | high bits [64] | scales [16] | d, f16 | */
+    LK_Q8_0_ROWS, /* | d, f16 | codes [32] | */
+    LK_Q5_0_ROWS, /* | d, f16 | high bits, u32 | low bits of inputs i and 16 + i [16] | */
 };
-enum { LK_Q4_K_BY_8_BYTES = 8 * 144, LK_Q6_K_BYTES = 210 };
+enum { LK_Q4_K_BY_8_BYTES = 8 * 144, LK_Q6_K_BYTES = 210, LK_Q8_0_BYTES = 34, LK_Q5_0_BYTES = 22 };
+
+/* Inputs of a block of the layout. */
+static inline int lk_product_block(enum lk_weights_layout layout) {
+    return layout == LK_Q8_0_ROWS || layout == LK_Q5_0_ROWS ? LK_PRODUCT_SHORT : LK_PRODUCT_BLOCK;
+}
 
 /* y[t][o] = sum over i of w[o][i] x[t][i]. */
 struct lk_product {
     enum lk_weights_layout layout;
-    int n_in, n_out; /* multiples of 256 and 16 */
+    int n_in, n_out; /* multiples of the block's inputs, and of 16 */
     const void *weights;
     int n_tok;
-    const struct lk_input_block *x; /* [n_in / 256][n_tok] */
-    float *y;                       /* [n_tok][n_out] */
+    const void *x; /* struct lk_input_block or lk_short_block [n_in / inputs of a block][n_tok] */
+    float *y;      /* [n_tok][n_out] */
 };
 
 /* Blocks of one token, `stride` blocks apart, from x [n_in]. */
 typedef void lk_quantize_inputs_fn(const float *x, int n_in, struct lk_input_block *out,
                                    size_t stride);
 
+typedef void lk_quantize_short_fn(const float *x, int n_in, struct lk_short_block *out,
+                                  size_t stride);
+
 /* Outputs [first, first + n) of a product, multiples of 16, for all tokens. */
 typedef void lk_multiply_fn(const struct lk_product *product, int first, int n);
 
 /* Plain C, which tests compare others with. */
 lk_quantize_inputs_fn lk_quantize_inputs_plain;
+lk_quantize_short_fn lk_quantize_short_plain;
 lk_multiply_fn lk_multiply_plain;
 
 /* Scales and minima of 8 outputs: a part of LK_Q4_K_BY_8. */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MIN_TOK = 16 };
+enum { MIN_TOK = 8, MIN_SHORT_TOK = 4 }; /* with fewer tokens ggml is faster */
 
 /* ---- ggml's layout ---- */
 
@@ -64,15 +64,33 @@ bool lk_knows_repacked(ggml_backend_buffer_type_t type) {
 
 /* ---- nodes ---- */
 
-/* dst: blocks [n_in / 256][n_tok]. src: x. */
+/* Tokens [*first, *end) of a thread. */
+static void share(int64_t n_tok, int thread, int n_thread, int64_t *first, int64_t *end) {
+    *first = n_tok * thread / n_thread;
+    *end = n_tok * (thread + 1) / n_thread;
+}
+
+static const float *row_of(const struct ggml_tensor *x, int64_t tok) {
+    return (const float *)((const char *)x->data + tok * x->nb[1]);
+}
+
+/* dst: blocks [n_in / inputs of a block][n_tok]. src: x. */
 static void quantize_op(struct ggml_tensor *dst, int thread, int n_thread, void *user) {
     const struct lk_kernels *kernels = user;
     const struct ggml_tensor *x = dst->src[0];
-    int64_t n_tok = x->ne[1];
-    struct lk_input_block *out = dst->data;
-    for (int64_t tok = n_tok * thread / n_thread; tok < n_tok * (thread + 1) / n_thread; tok++)
-        kernels->quantize_inputs((const float *)((const char *)x->data + tok * x->nb[1]),
-                                 (int)x->ne[0], out + tok, (size_t)n_tok);
+    int64_t tok, end, n_tok = x->ne[1];
+    share(n_tok, thread, n_thread, &tok, &end);
+    for (struct lk_input_block *out = dst->data; tok < end; tok++)
+        kernels->quantize_inputs(row_of(x, tok), (int)x->ne[0], out + tok, (size_t)n_tok);
+}
+
+static void quantize_short_op(struct ggml_tensor *dst, int thread, int n_thread, void *user) {
+    const struct lk_kernels *kernels = user;
+    const struct ggml_tensor *x = dst->src[0];
+    int64_t tok, end, n_tok = x->ne[1];
+    share(n_tok, thread, n_thread, &tok, &end);
+    for (struct lk_short_block *out = dst->data; tok < end; tok++)
+        kernels->quantize_short(row_of(x, tok), (int)x->ne[0], out + tok, (size_t)n_tok);
 }
 
 /* The kernels' layout of a matrix on the CPU; false if there is none. */
@@ -83,9 +101,19 @@ static bool find_layout(const struct lk_net *net, const struct ggml_tensor *weig
         *out = LK_Q4_K_BY_8;
         return net->repacked && ggml_backend_buffer_get_type(weight->buffer) == net->repacked;
     }
-    *out = LK_Q6_K_ROWS;
-    return weight->type == GGML_TYPE_Q6_K && ggml_backend_buffer_is_host(weight->buffer) &&
-           weight->nb[0] == LK_Q6_K_BYTES;
+    static const struct {
+        enum ggml_type type;
+        enum lk_weights_layout layout;
+        size_t bytes; /* of a block */
+    } rows[] = {{GGML_TYPE_Q6_K, LK_Q6_K_ROWS, LK_Q6_K_BYTES},
+                {GGML_TYPE_Q8_0, LK_Q8_0_ROWS, LK_Q8_0_BYTES},
+                {GGML_TYPE_Q5_0, LK_Q5_0_ROWS, LK_Q5_0_BYTES}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (weight->type != rows[i].type) continue;
+        *out = rows[i].layout;
+        return ggml_backend_buffer_is_host(weight->buffer) && weight->nb[0] == rows[i].bytes;
+    }
+    return false;
 }
 
 /* dst: [n_tok][n_out]. src: weight, blocks of x. Threads take turns with the outputs. */
@@ -106,24 +134,33 @@ static void multiply_op(struct ggml_tensor *dst, int thread, int n_thread, void 
     }
 }
 
-static int64_t input_bytes(int64_t n_in, int64_t n_tok) {
-    return n_in / LK_PRODUCT_BLOCK * n_tok * (int64_t)sizeof(struct lk_input_block);
+static int64_t input_bytes(enum lk_weights_layout layout, int64_t n_in, int64_t n_tok) {
+    int block = lk_product_block(layout);
+    size_t bytes =
+        block == LK_PRODUCT_SHORT ? sizeof(struct lk_short_block) : sizeof(struct lk_input_block);
+    return n_in / block * n_tok * (int64_t)bytes;
 }
 
-static bool is_faster(const struct lk_net *net, const struct ggml_tensor *weight, int64_t n_tok) {
-    enum lk_weights_layout layout;
-    return net->kernels->multiply && !net->ggml_products && n_tok >= MIN_TOK &&
-           ggml_n_dims(weight) == 2 && weight->ne[0] % LK_PRODUCT_BLOCK == 0 &&
-           weight->ne[1] % LK_PRODUCT_OUTPUTS == 0 && find_layout(net, weight, &layout);
+static bool is_faster(const struct lk_net *net, const struct ggml_tensor *weight, int64_t n_tok,
+                      enum lk_weights_layout *layout) {
+    if (!net->kernels->multiply || net->ggml_products || ggml_n_dims(weight) != 2 ||
+        !find_layout(net, weight, layout))
+        return false;
+    int block = lk_product_block(*layout);
+    return n_tok >= (block == LK_PRODUCT_SHORT ? MIN_SHORT_TOK : MIN_TOK) &&
+           weight->ne[0] % block == 0 && weight->ne[1] % LK_PRODUCT_OUTPUTS == 0;
 }
 
 struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,
                                    struct ggml_tensor *weight, struct ggml_tensor *x) {
-    if (ggml_n_dims(x) > 2 || x->nb[0] != sizeof(float) || !is_faster(net, weight, x->ne[1]))
+    enum lk_weights_layout layout;
+    if (ggml_n_dims(x) > 2 || x->nb[0] != sizeof(float) ||
+        !is_faster(net, weight, x->ne[1], &layout))
         return NULL;
-    struct ggml_tensor *blocks =
-        ggml_custom_4d(ctx, GGML_TYPE_I8, input_bytes(x->ne[0], x->ne[1]), 1, 1, 1, &x, 1,
-                       quantize_op, GGML_N_TASKS_MAX, (void *)(uintptr_t)net->kernels);
+    struct ggml_tensor *blocks = ggml_custom_4d(
+        ctx, GGML_TYPE_I8, input_bytes(layout, x->ne[0], x->ne[1]), 1, 1, 1, &x, 1,
+        lk_product_block(layout) == LK_PRODUCT_SHORT ? quantize_short_op : quantize_op,
+        GGML_N_TASKS_MAX, (void *)(uintptr_t)net->kernels);
     struct ggml_tensor *parts[] = {weight, blocks};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, parts, 2, multiply_op,
                           GGML_N_TASKS_MAX, (void *)(uintptr_t)net);
@@ -131,5 +168,8 @@ struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context
 
 uint64_t lk_many_tokens_bytes(const struct lk_net *net, const struct ggml_tensor *weight,
                               int64_t n_tok) {
-    return is_faster(net, weight, n_tok) ? (uint64_t)input_bytes(weight->ne[0], n_tok) : 0;
+    enum lk_weights_layout layout;
+    return is_faster(net, weight, n_tok, &layout)
+               ? (uint64_t)input_bytes(layout, weight->ne[0], n_tok)
+               : 0;
 }

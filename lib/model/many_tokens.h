@@ -1,5 +1,5 @@
-/* Products of Q4_K and Q6_K matrices with many tokens, for CPUs whose kernels are faster than ggml
- * (kernels/products.h). */
+/* Products of Q4_K, Q6_K, Q8_0 and Q5_0 matrices with many tokens, for CPUs whose kernels are
+ * faster than ggml (kernels/products.h). */
 #ifndef LK_MODEL_MANY_TOKENS_H
 #define LK_MODEL_MANY_TOKENS_H
 

@@ -4,11 +4,12 @@
 #include "kernels/kernels.h"
 #include "test.h"
 
-enum { MAX_TOK = 200, MAX_BLOCK = 5, MAX_IN = MAX_BLOCK * LK_PRODUCT_BLOCK, MAX_OUT = 80 };
+enum { MAX_TOK = 392, MAX_BLOCK = 5, MAX_IN = MAX_BLOCK * LK_PRODUCT_BLOCK, MAX_OUT = 80 };
 
 static float x[MAX_TOK * MAX_IN], y[MAX_TOK * MAX_OUT], expect[MAX_TOK * MAX_OUT];
+/* Of 256 inputs, or more of 32. */
 static struct lk_input_block blocks[MAX_TOK * MAX_BLOCK], plain[MAX_TOK * MAX_BLOCK];
-static uint8_t weights[MAX_OUT * MAX_BLOCK * LK_Q6_K_BYTES];
+static uint8_t weights[MAX_OUT * MAX_IN / LK_PRODUCT_SHORT * LK_Q8_0_BYTES];
 static uint32_t state = 1;
 
 static uint32_t random_bits(void) { return (state = state * 1664525 + 1013904223) >> 8; }
@@ -22,33 +23,42 @@ static void put_f16(uint8_t *at) {
 /* Any bytes are codes and scales; only the numbers in f16 must be finite. */
 static void make_weights(enum lk_weights_layout layout, int n_block, int n_out) {
     for (size_t i = 0; i < sizeof weights; i++) weights[i] = (uint8_t)random_bits();
-    for (int i = 0; i < n_block * n_out; i++) {
-        if (layout == LK_Q6_K_ROWS)
-            put_f16(weights + (size_t)i * LK_Q6_K_BYTES + 208);
-        else
+    for (size_t i = 0; i < (size_t)n_block * (size_t)n_out; i++) {
+        if (layout == LK_Q4_K_BY_8)
             for (int half = 0; half < 2; half++)
-                put_f16(weights + (size_t)(i / 8) * LK_Q4_K_BY_8_BYTES + 16 * half + 2 * (i % 8));
+                put_f16(weights + i / 8 * LK_Q4_K_BY_8_BYTES + 16 * half + 2 * (i % 8));
+        if (layout == LK_Q6_K_ROWS) put_f16(weights + i * LK_Q6_K_BYTES + 208);
+        if (layout == LK_Q8_0_ROWS) put_f16(weights + i * LK_Q8_0_BYTES);
+        if (layout == LK_Q5_0_ROWS) put_f16(weights + i * LK_Q5_0_BYTES);
     }
 }
 
 static void make_inputs(int n_tok, int n_in) {
     for (int i = 0; i < n_tok * n_in; i++) x[i] = 3 * uniform();
-    for (int i = 0; i < LK_PRODUCT_BLOCK && n_tok > 2; i++)
+    for (int i = 0; i < LK_PRODUCT_BLOCK && i < n_in && n_tok > 2; i++)
         x[2 * n_in + i] = 0;                              /* a block of zeros */
     if (n_tok > 3) x[3 * n_in] = 4, x[3 * n_in + 9] = -4; /* both are the largest */
 }
 
 static void check(const struct lk_kernels *kernels, enum lk_weights_layout layout, int n_tok,
                   int n_block, int n_out) {
-    int n_in = n_block * LK_PRODUCT_BLOCK;
+    int n_in = n_block * lk_product_block(layout);
+    bool is_short = lk_product_block(layout) == LK_PRODUCT_SHORT;
     make_weights(layout, n_block, n_out);
     make_inputs(n_tok, n_in);
     memset(blocks, 0, sizeof blocks);
     for (int t = 0; t < n_tok; t++) {
-        lk_quantize_inputs_plain(x + t * n_in, n_in, plain + t, (size_t)n_tok);
-        kernels->quantize_inputs(x + t * n_in, n_in, blocks + t, (size_t)n_tok);
+        const float *row = x + t * n_in;
+        if (is_short) {
+            lk_quantize_short_plain(row, n_in, (struct lk_short_block *)plain + t, (size_t)n_tok);
+            kernels->quantize_short(row, n_in, (struct lk_short_block *)blocks + t, (size_t)n_tok);
+        } else {
+            lk_quantize_inputs_plain(row, n_in, plain + t, (size_t)n_tok);
+            kernels->quantize_inputs(row, n_in, blocks + t, (size_t)n_tok);
+        }
     }
-    assert_memory_equal(blocks, plain, sizeof *blocks * (size_t)(n_tok * n_block));
+    size_t bytes = is_short ? sizeof(struct lk_short_block) : sizeof *blocks;
+    assert_memory_equal(blocks, plain, bytes * (size_t)(n_tok * n_block));
     struct lk_product product = {layout, n_in, n_out, weights, n_tok, plain, expect};
     lk_multiply_plain(&product, 0, n_out);
     product.y = y;
@@ -66,17 +76,20 @@ static void check(const struct lk_kernels *kernels, enum lk_weights_layout layou
 
 static void tables_agree(void **unused) {
     static const char *const tables[] = {"avx2", "avxvnni", "avx512", "avx512vbmi", "amx", "neon"};
-    static const int tokens[] = {1, 2, 3, 4, 5, 6, 7, 12, 15, 16, 17, 31, 191, 192, 193, MAX_TOK};
-    static const enum lk_weights_layout layouts[] = {LK_Q4_K_BY_8, LK_Q6_K_ROWS};
+    static const int tokens[] = {1,  2,  3,  4,   5,   6,   7,   12,     15,
+                                 16, 17, 31, 191, 383, 384, 385, MAX_TOK};
+    static const enum lk_weights_layout layouts[] = {LK_Q4_K_BY_8, LK_Q6_K_ROWS, LK_Q8_0_ROWS,
+                                                     LK_Q5_0_ROWS};
     int n = 0;
     for (size_t table = 0; table < sizeof tables / sizeof *tables; table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
         if (!kernels || !kernels->multiply) continue;
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
-            for (int layout = 0; layout < 2; layout++, n++) {
-                check(kernels, layouts[layout], tokens[t], 1 + (int)t % MAX_BLOCK,
+            for (int layout = 0; layout < 4; layout++, n++) {
+                int more = LK_PRODUCT_BLOCK / lk_product_block(layouts[layout]);
+                check(kernels, layouts[layout], tokens[t], 1 + (int)t % (more * MAX_BLOCK),
                       16 * (1 + (int)t % (MAX_OUT / 16)));
-                check(kernels, layouts[layout], tokens[t], MAX_BLOCK, 48);
+                check(kernels, layouts[layout], tokens[t], more * MAX_BLOCK, 48);
             }
     }
     if (n == 0) skip();
