@@ -1,6 +1,7 @@
 /* Adapters in training: one layer as graphs, memory, and steps. */
 #include "training/lora_net.h"
 
+#include "attention/attn_item.h"
 #include "base/cxx_call.h"
 #include "base/hash.h"
 #include "engine/adapters.h"
@@ -135,6 +136,18 @@ static struct ggml_tensor *project_back(struct nodes *n, enum lk_adapted which,
     return add ? ggml_add(ctx, dx, add) : dx;
 }
 
+/* ---- positions ---- */
+
+/* x [n][heads][d_head] after RoPE, if the model has it. */
+static struct ggml_tensor *rotated(struct nodes *n, struct ggml_tensor *x) {
+    return n->net->hp.rope_mode < 0 ? x : lk_apply_rope(n->net, n->ctx, n->l->layer, x, n->pos);
+}
+
+static struct ggml_tensor *rotated_back(struct nodes *n, struct ggml_tensor *dy) {
+    return n->net->hp.rope_mode < 0 ? dy
+                                    : lk_apply_rope_back(n->net, n->ctx, n->l->layer, dy, n->pos);
+}
+
 /* ---- rows of the body ---- */
 
 /* P x + c of rows [n][n_head_kv][d_head]; x without a projection. */
@@ -168,7 +181,7 @@ static struct ggml_tensor *body_rows(struct nodes *n, enum lk_side side, struct 
     const struct lk_lora_net *net = n->l->net;
     int64_t n_row = rows->ne[0] * rows->ne[1];
     struct ggml_tensor *x = through_basis(n, s, s->pre ? pre : rows);
-    if (s->pre) x = lk_apply_rope(n->net, n->ctx, n->l->layer, x, n->pos);
+    if (s->pre) x = rotated(n, x);
     if (!net->delta || !s->lossy || n->l->pass == LK_LORA_ROWS) return x;
     const float *delta =
         net->delta + ((size_t)n->l->layer * 2 + side) * (size_t)net->n_tok * (size_t)n_row;
@@ -201,8 +214,8 @@ static void build_rows(struct nodes *n) {
     l->exact[LK_V] = split_heads(n, project(n, LK_ADAPT_V, n->h));
     struct ggml_tensor *q = maybe_norm(n, n->raw[0], n->w->q_norm),
                        *k = maybe_norm(n, n->raw[1], n->w->k_norm);
-    l->q = lk_apply_rope(n->net, n->ctx, l->layer, q, n->pos);
-    l->exact[LK_K] = lk_apply_rope(n->net, n->ctx, l->layer, k, n->pos);
+    l->q = rotated(n, q);
+    l->exact[LK_K] = rotated(n, k);
     n->q = heads_first(n, l->q);
     for (int side = 0; side < 2; side++) {
         n->side[side] = heads_first(n, l->exact[side]);
@@ -277,14 +290,11 @@ static struct ggml_tensor *outer(struct nodes *n, struct ggml_tensor *left,
 static struct ggml_tensor *rows_back(struct nodes *n, enum lk_side side, struct ggml_tensor *d) {
     struct ggml_context *ctx = n->ctx;
     const struct lk_lora_side *s = side_of(n, side);
-    int layer = n->l->layer;
     struct ggml_tensor *exact = tokens_first(n, d, 0), *body = tokens_first(n, d, n->l->net->n_tok);
     if (side == LK_V) return ggml_add(ctx, exact, through_basis_back(n, s, body));
-    if (!s->pre)
-        return lk_apply_rope_back(n->net, ctx, layer,
-                                  ggml_add(ctx, exact, through_basis_back(n, s, body)), n->pos);
-    body = through_basis_back(n, s, lk_apply_rope_back(n->net, ctx, layer, body, n->pos));
-    return ggml_add(ctx, lk_apply_rope_back(n->net, ctx, layer, exact, n->pos), body);
+    if (!s->pre) return rotated_back(n, ggml_add(ctx, exact, through_basis_back(n, s, body)));
+    body = through_basis_back(n, s, rotated_back(n, body));
+    return ggml_add(ctx, rotated_back(n, exact), body);
 }
 
 static struct ggml_tensor *norm_back(struct nodes *n, struct ggml_tensor *dy, struct ggml_tensor *x,
@@ -307,8 +317,7 @@ static struct ggml_tensor *attention_back(struct nodes *n, struct ggml_tensor *d
     struct ggml_tensor *dq = ggml_mul_mat(ctx, k, d_score), *dk = outer(n, n->q, d_score),
                        *dv = outer(n, d_o, n->weight);
     dq = ggml_cont(ctx, ggml_permute(ctx, dq, 0, 2, 1, 3));
-    dq = norm_back(n, lk_apply_rope_back(n->net, ctx, n->l->layer, dq, n->pos), n->raw[0],
-                   n->w->q_norm);
+    dq = norm_back(n, rotated_back(n, dq), n->raw[0], n->w->q_norm);
     dk = norm_back(n, rows_back(n, LK_K, dk), n->raw[1], n->w->k_norm);
     dv = rows_back(n, LK_V, dv);
     struct ggml_tensor *ht = transposed(n, n->h), *dh;
@@ -317,6 +326,33 @@ static struct ggml_tensor *attention_back(struct nodes *n, struct ggml_tensor *d
     dh = project_back(n, LK_ADAPT_V, ht, ggml_reshape_2d(ctx, dv, n_kv, n_tok), dh, through);
     if (!through) return NULL;
     return ggml_rms_norm_back(ctx, ggml_mul(ctx, dh, n->w->attn_norm), n->x, hp->norm_eps);
+}
+
+/* ---- masks ---- */
+
+/* Planes of an additive mask: with ALiBi one for each head, else one for all. */
+static size_t n_plane(const struct lk_hparams *hp) {
+    return hp->alibi_max_bias > 0 ? (size_t)hp->n_head : 1;
+}
+
+/* Make the planes of mask [n_plane][n][m] from the first one. Column j is position j % n. */
+static void add_alibi(const struct lk_hparams *hp, float *mask, int n, int m) {
+    for (size_t h = n_plane(hp); hp->alibi_max_bias > 0 && h-- > 0;) {
+        float slope = lk_alibi_slope((int)h, hp->n_head, hp->alibi_max_bias);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < m; j++)
+                mask[(h * n + i) * m + j] = mask[(size_t)i * m + j] - slope * (float)(i - j % n);
+    }
+}
+
+/* [n_plane][n][m] */
+static struct ggml_tensor *mask_of(struct nodes *n) {
+    const struct lk_lora_net *net = n->l->net;
+    int64_t n_tok = net->n_tok, m = n->student ? 2 * n_tok : n_tok,
+            planes = (int64_t)n_plane(&n->net->hp);
+    struct ggml_tensor *all =
+        external_f32(n, n->student ? net->mask : net->causal, m, n_tok * planes);
+    return ggml_reshape_3d(n->ctx, all, m, n_tok, planes);
 }
 
 /* ---- passes ---- */
@@ -341,8 +377,7 @@ static void lora_layer_build(struct lk_lora_layer *l, struct lk_graph *g) {
                       .student = l->pass != LK_LORA_TEACH};
     n.x = external_f32(&n, l->x, n_embd, n_tok);
     n.pos = external(n.ctx, net->pos, GGML_TYPE_I32, n_tok, 1);
-    n.mask = n.student ? external_f32(&n, net->mask, 2 * n_tok, n_tok)
-                       : external_f32(&n, net->causal, n_tok, n_tok);
+    n.mask = mask_of(&n);
     build_rows(&n);
     if (l->pass == LK_LORA_ROWS) {
         keep_rows(&n);
@@ -373,14 +408,15 @@ enum {
 };
 
 lk_status lk_lora_check(const struct lk_net *net, lk_err *err) {
-    static const char *const supported[] = {"llama", "qwen2", "qwen3"};
+    static const char *const supported[] = {"llama", "qwen2", "qwen3", "refact"};
     bool found = false;
     for (size_t i = 0; i < sizeof supported / sizeof *supported; i++)
         found |= strcmp(net->arch, supported[i]) == 0;
-    if (!found || net->hp.n_expert > 0 || net->hp.logit_softcap != 0 || net->hp.rope_mode < 0)
-        return lk_fail(err, LK_E_UNSUPPORTED,
-                       "adapters can be trained for llama, qwen2 and qwen3 models, not for %s",
-                       net->arch);
+    if (!found || net->hp.n_expert > 0 || net->hp.logit_softcap != 0)
+        return lk_fail(
+            err, LK_E_UNSUPPORTED,
+            "adapters can be trained for llama, qwen2, qwen3 and refact models, not for %s",
+            net->arch);
     for (int i = 0; i < net->hp.n_layer; i++) {
         const struct lk_layer *l = &net->layer[i];
         const struct ggml_tensor *matrix[] = {
@@ -414,8 +450,8 @@ static void list_buffers(struct lk_lora_net *net, struct buffer buffer[N_BUFFER]
     const struct buffer all[N_BUFFER] = {
         {(void **)&net->param, n_layer * sizeof *net->param},
         {(void **)&net->weight, 5 * net->n_weight * sizeof(float)},
-        {(void **)&net->mask, 2 * n * n * sizeof(float)},
-        {(void **)&net->causal, n * n * sizeof(float)},
+        {(void **)&net->mask, 2 * n_plane(hp) * n * n * sizeof(float)},
+        {(void **)&net->causal, n_plane(hp) * n * n * sizeof(float)},
         {(void **)&net->pos, n * sizeof *net->pos},
         {(void **)&net->delta, coded ? 2 * n_layer * n * n_row * sizeof(float) : 0},
         {(void **)&net->rows, coded ? n * (n_query + 4 * n_row) * sizeof(float) : 0}};
@@ -501,6 +537,8 @@ lk_status lk_lora_net_new(struct lk_lora_net **out, struct lk_model *model,
         net->pos[i] = i;
         for (int j = 0; j < n_tok; j++) net->causal[(size_t)i * n_tok + j] = j <= i ? 0 : -INFINITY;
     }
+    add_alibi(hp, net->mask, n_tok, 2 * n_tok);
+    add_alibi(hp, net->causal, n_tok, n_tok);
     *out = net;
     return LK_OK;
 }

@@ -1,6 +1,7 @@
 /* Adapters in training: their weights, and a model with them as ggml graphs, forward and backward.
  *
- *   h = rms(x) norm      q k v = W h + B A h,  RoPE      o = attention      y = x + W_O o + B A o
+ *   h = rms(x) norm      q k v = W h + B A h, maybe RoPE      y = x + W_O o + B A o,
+ *   o = attention, maybe with ALiBi
  *   out = y + W_down (silu(W_gate h2) W_up h2),          h2 = rms(y) norm2
  *
  * Attention sees exact keys and values and those of the cache's body side by side, with a mask that
@@ -9,7 +10,8 @@
  *
  * The backward graph is written out here instead of built by ggml_build_backward_expand, whose
  * gradient of a product with respect to its input is a slow outer product, and which would hold the
- * activations of all layers. It needs weights in f32 and the block of llama, qwen2 and qwen3. */
+ * activations of all layers. It needs weights in f32 and the block of llama, qwen2, qwen3 and
+ * refact. */
 #ifndef LK_TRAINING_LORA_NET_H
 #define LK_TRAINING_LORA_NET_H
 
@@ -34,7 +36,7 @@ struct lk_lora_net {
     float *weight, *mean, *square; /* [n_weight] and Adam's two moments */
     float *best;                   /* [n_weight] copy of the weights that did best so far */
     float *gradient;               /* [n_weight] sum since the last step */
-    float *mask, *causal;          /* [n_tok][2 n_tok], [n_tok][n_tok] */
+    float *mask, *causal;          /* [n_tok][2 n_tok], [n_tok][n_tok]; with ALiBi for each head */
     int32_t *pos;                  /* [n_tok] */
     float *delta;                  /* [n_layer][2][n_tok][n_row] of the window, or NULL */
     float *rows;                   /* [n_tok][n_head + 4 n_head_kv][d_head]; with delta */

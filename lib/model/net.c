@@ -29,6 +29,7 @@ static const struct lk_family *const families[] = {
     &lk_family_smollm3,  &lk_family_mistral3, &lk_family_granite,   &lk_family_olmo2,
     &lk_family_stablelm, &lk_family_falcon,   &lk_family_bloom,     &lk_family_gpt2,
     &lk_family_gpt_oss,  &lk_family_qwen35,   &lk_family_deepseek2, &lk_family_lfm2,
+    &lk_family_refact,
 };
 
 /* The family with the architecture name `arch`, or NULL. */
@@ -55,8 +56,7 @@ static const struct lk_family *family_nearest(const char *arch, const char **nam
 static const char *family_names(void) {
     return "llama, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, qwen3next, gemma2, gemma3, gemma4, "
            "phi3, smollm3, mistral3, granite, granitemoe, granitehybrid, olmo2, stablelm, falcon, "
-           "bloom, gpt2, gpt-oss, "
-           "deepseek2, lfm2, lfm2moe";
+           "bloom, gpt2, gpt-oss, deepseek2, lfm2, lfm2moe, refact";
 }
 
 /* Opens a model: identifies its family, reads the hyperparameters, binds and loads the tensors. */

@@ -221,6 +221,6 @@ extern const struct lk_family lk_family_llama, lk_family_qwen2, lk_family_qwen3,
     lk_family_gemma2, lk_family_gemma3, lk_family_gemma4, lk_family_phi3, lk_family_smollm3,
     lk_family_mistral3, lk_family_granite, lk_family_olmo2, lk_family_stablelm, lk_family_falcon,
     lk_family_bloom, lk_family_gpt2, lk_family_gpt_oss, lk_family_qwen35, lk_family_deepseek2,
-    lk_family_lfm2;
+    lk_family_lfm2, lk_family_refact;
 
 #endif

@@ -163,6 +163,7 @@ static void test_adapters(void **state) {
     check_adapters("gemma3", LK_EXPORT_AUTO, false, 1e-5, 0);
     check_adapters("falcon", LK_EXPORT_AUTO, false, 1e-5, 0);
     check_adapters("bloom", LK_EXPORT_AUTO, false, 1e-5, 0);
+    check_adapters("refact", LK_EXPORT_AUTO, false, 1e-5, 0);
 }
 
 /* Other numbers, compared with weights in f32 on our side. */
@@ -202,6 +203,7 @@ static void test_bases(void **state) {
     check_bases("gpt2", 2, false, LK_NUMBERS_F32, LK_EXPORT_F32, 1e-5, 1e-5);
     check_bases("gpt2-80", 4, false, LK_NUMBERS_F32, LK_EXPORT_AUTO, 1e-5, 1e-5);
     check_bases("bloom", 3, true, LK_NUMBERS_F32, LK_EXPORT_F32, 1e-5, 1e-5);
+    check_bases("refact-mha", 2, true, LK_NUMBERS_F32, LK_EXPORT_F32, 1e-5, 1e-5);
     check_bases("gpt2", 2, true, LK_NUMBERS_Q8, LK_EXPORT_Q8_0, 1e-3, 1e-3);
 }
 

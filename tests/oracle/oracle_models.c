@@ -31,6 +31,7 @@ static const struct tiny_spec specs[] = {
     TINY("falcon-40b", "falcon", 2, 8, 2, 32, 64, .n_embd = 64, .seed = 15, .norm_2 = true,
          .untied = true),
     TINY("bloom", "bloom", 2, 6, 6, 16, 64, .n_embd = 64, .seed = 16),
+    TINY("refact", "refact", 2, 6, 3, 16, 64, .n_embd = 64, .seed = 53),
     TINY("qwen3moe", "qwen3moe", 2, 4, 2, 32, 48, .n_embd = 64, .seed = 23, .n_expert = 5,
          .n_expert_used = 2),
     TINY("phi3", "phi3", 2, 4, 2, 32, 64, .n_embd = 128, .seed = 27, .n_rot = 16, .fused = true,

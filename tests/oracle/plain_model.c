@@ -99,7 +99,7 @@ static bool rotates_neighbors(const struct plain_model *m) {
 }
 
 static void read_rope(struct plain_model *m) {
-    if (is_arch(m, "bloom") || is_arch(m, "gpt2")) return;
+    if (m->alibi || is_arch(m, "gpt2")) return;
     int64_t type = find_key(m, "rope.scaling.type");
     const char *scaling = type < 0 ? "none" : gguf_get_val_str(m->gguf, type);
     double factor = read_float(m, "rope.scaling.factor", 1);
@@ -189,7 +189,7 @@ bool plain_model_open(struct plain_model *m, const char *path) {
     m->eps = read_float(
         m, has_layer_norms(m) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
         0);
-    m->alibi = is_arch(m, "bloom");
+    m->alibi = is_arch(m, "bloom") || is_arch(m, "refact");
     m->attn_softcap = read_float(m, "attn_logit_softcapping", 0);
     if (is_gemma(m)) m->embd_scale = sqrt(m->n_embd);
     read_rope(m);

@@ -538,7 +538,7 @@ static void add_metadata(struct model_writer *w) {
     set_f32(
         w, has_layer_norms(w) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
         1e-5f);
-    if (!is_arch(w, "bloom") && !is_arch(w, "gpt2")) {
+    if (!is_arch(w, "bloom") && !is_arch(w, "gpt2") && !is_arch(w, "refact")) {
         set_u32(w, "rope.dimension_count", (uint32_t)n_rot(s));
         set_f32(w, "rope.freq_base", 50000.0f);
     }

@@ -32,6 +32,8 @@ const struct tiny_spec tiny_presets[] = {
            .untied = true),
     PRESET("bloom", "bloom", 2, 6, 6, 64, 512, 320, 256, .seed = 16),
     PRESET("bloom-96", "bloom", 2, 4, 4, 96, 512, 320, 256, .seed = 17),
+    PRESET("refact", "refact", 2, 6, 2, 64, 256, 320, 256, .seed = 53),
+    PRESET("refact-mha", "refact", 2, 4, 4, 64, 256, 320, 256, .seed = 54, .untied = true),
     PRESET("gpt2", "gpt2", 2, 4, 4, 64, 512, 320, 128, .seed = 18),
     PRESET("gpt2-80", "gpt2", 2, 4, 4, 80, 512, 320, 128, .seed = 19, .untied = true),
     PRESET("qwen35", "qwen35", 5, 4, 2, 64, 256, 320, 256, .seed = 23, .n_embd = 320, .n_k_head = 2,

@@ -159,6 +159,9 @@ static void test_gradients(void **unused) {
     check_gradients("llama3", "all: k=latent25% v=latent50%");
     check_gradients("qwen2", "all: k=latent25%(pre) v=latent50%; eager");
     check_gradients("qwen3", "all: k=latent25%(pre) v=latent50%; eager");
+    check_gradients("refact", "all: k=latent25% v=latent50%; eager");
+    check_gradients("refact",
+                    "sink 2: f16; body: k=latent25%(pre) v=latent50%; window 4: f16; eager");
 }
 
 /* ---- rows ---- */
