@@ -8,12 +8,14 @@
 Model     weights and vocabulary; shared by sessions and threads
 Recipe    how a cache stores its rows
 Session   a sequence of tokens with its cache: sync, eval, logits, generate, chat, copy, save
+Batch     several sessions in one pass over the weights
 plan      memory before running
 perplexity  recipes compared with a full cache on a text
 
 docs/python.md of the project has more. lowkey.lm_eval is a model class for lm-eval.
 """
 
+from lowkey._batch import Batch
 from lowkey._generate import CHAT_SAMPLING, SamplingOptions, Stream, schema_to_grammar
 from lowkey._measure import Comparison, Plan, perplexity, plan
 from lowkey._model import Message, Model, ModelInfo
@@ -41,6 +43,7 @@ __all__ = [
     "EVAL_MAX",
     "AnyRecipe",
     "ArgumentError",
+    "Batch",
     "CancelledError",
     "Comparison",
     "FileError",

@@ -131,10 +131,17 @@ class Stream(Iterator[str]):
         room = session.n_ctx - session.n_tokens + 1  # the last token is not evaluated
         self._max_tokens = room if max_tokens is None else min(room, max_tokens)
         self._stop = stop
-        self._pieces = self._generate()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""  # may be the beginning of a stop text
+        self._pending: int | None = None  # a token that has to be evaluated before the next choice
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        while self.finish_reason is None:
+            if self._pending is not None:
+                self._session.eval([self._pending])
+            if piece := self._advance():
+                return piece
+        raise StopIteration
 
     def _choose(self) -> int:
         token, call = ffi.new("int32_t *"), Call()
@@ -142,33 +149,29 @@ class Stream(Iterator[str]):
             call.check(lib.lk_sampler_next(self._sampler, session, -1, token, call.err))
         return int(token[0])
 
-    def _generate(self) -> Iterator[str]:
+    def _advance(self) -> str:
+        """Choose the next token. Returns the text that is sure by then."""
         model = self._session.model
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        held = ""  # may be the beginning of a stop text
-        while len(self.tokens) < self._max_tokens:
-            token = self._choose()
-            if model.ends_answer(token):
-                self.finish_reason = "stop"
-                break
-            self.tokens.append(token)
-            text = held + decoder.decode(model.token_bytes(token))
-            ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-            if ends:
-                self.finish_reason = "stop"
-                if min(ends) > 0:
-                    yield text[: min(ends)]
-                return
-            n_sure = len(text) - self._n_held(text)
-            held = text[n_sure:]
-            if n_sure > 0:
-                yield text[:n_sure]
-            if len(self.tokens) < self._max_tokens:
-                self._session.eval([token])
-        self.finish_reason = self.finish_reason or "length"
-        rest = held + decoder.decode(b"", final=True)
-        if rest:
-            yield rest
+        if len(self.tokens) >= self._max_tokens:
+            return self._finish("length")
+        token = self._choose()
+        if model.ends_answer(token):
+            return self._finish("stop")
+        self.tokens.append(token)
+        self._pending = token
+        text = self._held + self._decoder.decode(model.token_bytes(token))
+        ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if ends:
+            self.finish_reason, self._pending = "stop", None
+            return text[: min(ends)]
+        n_sure = len(text) - self._n_held(text)
+        self._held = text[n_sure:]
+        return text[:n_sure] + (self._finish("length") if len(self.tokens) >= self._max_tokens else "")
+
+    def _finish(self, reason: Literal["stop", "length"]) -> str:
+        """The text that was held back."""
+        self.finish_reason, self._pending = reason, None
+        return self._held + self._decoder.decode(b"", final=True)
 
     def _n_held(self, text: str) -> int:
         """Length of the longest end of the text that is the beginning of a stop text."""

@@ -18,7 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from lowkey import EVAL_MAX, Logits, Model, Session, version
+from lowkey import EVAL_MAX, Batch, Logits, Model, Session, Stream, version
 
 Scored = tuple[float, bool]
 
@@ -45,6 +45,8 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
     reuse_prefix  keep the prefix that contexts share, such as few-shot examples: faster, but what
                   follows it is read through the compressed cache
     max_gen_toks  maximum length of an answer, unless a task says otherwise
+    batch_size    answers that are generated together: the weights are read once for all of them. Each
+                  has a cache of its own. Log-likelihoods are computed one after the other
 
     A document of a task may have a field `prompt_ends_before`: with context "prompt", only what precedes the last
     occurrence of this text in a context is prefilled. The rest, such as the question after a long document, and the
@@ -69,8 +71,8 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         keep_spaces: bool = False,
         reuse_prefix: bool = False,
         max_gen_toks: int = 256,
-        batch_size: int | str | None = None,  # lm-eval passes these three; they have no meaning here
-        max_batch_size: int | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,  # lm-eval passes these two; they have no meaning here
         device: str | None = None,
     ) -> None:
         super().__init__()
@@ -80,12 +82,16 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             raise ValueError(f"step is {step}; give 1 to {EVAL_MAX}")
         if weights not in ("shipped", "f32"):
             raise ValueError(f"weights is {weights!r}; give 'shipped' or 'f32'")
+        if not str(batch_size or 1).isdigit() or int(batch_size or 1) < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; give a number")
         opened = Model(
             model, threads, sidecar, weights="f32" if weights == "f32" else "shipped"
         )
         self.model = opened
         self.session = Session(opened, kv, n_ctx=n_ctx)
         self.saved = Session(opened, self.session.recipe, n_ctx=n_ctx)
+        self.others = [Session(opened, self.session.recipe, n_ctx=n_ctx) for _ in range(1, int(batch_size or 1))]
+        self.batch = Batch(opened)
         self.context, self.step = context, step
         self.split_prompts, self.keep_spaces = split_prompts, keep_spaces
         self.reuse_prefix = reuse_prefix and not self.session.recipe.evicts
@@ -172,7 +178,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
                         results[i] = self._score_steps(context + continuation, len(context))
                     else:
                         if n == 0:
-                            self._prefill(context)
+                            self._prefill(self.session, context)
                             if len(which) > 1:
                                 self.saved.copy_from(self.session)
                         else:
@@ -201,38 +207,49 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
         return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        results = []
+        results: list[str] = []
         encoded = [self.tok_encode(request.args[0]) for request in requests]
         shared = self._hold_prefix(encoded)
-        for request, tokens in zip(tqdm(requests, desc="generate_until", disable=disable_tqdm), encoded):
-            context, options = request.args
-            until = options.get("until") or []
-            until = [until] if isinstance(until, str) else list(until)
-            max_tokens = int(options.get("max_gen_toks", self.max_gen_toks))
-            room = max(1, self.max_length - max_tokens)
-            tokens = tokens[-room:]
-            if shared and tokens[: len(shared)] == shared:
-                self.session.copy_from(self.saved)
-            self._read(tokens, self._n_prompt(context, tokens, self._prompt_end(request)))
-            temperature = float(options.get("temperature") or 0.0)
-            if not options.get("do_sample", temperature > 0):
-                temperature = 0.0
-            if min_tokens := int(options.get("min_gen_toks") or 0):
-                answer = self._generate_at_least(min_tokens, max_tokens, until)
-            else:
-                answer = self.session.generate(
-                    self.session.tokens,
-                    max_tokens=max_tokens,
-                    stop=until,
-                    temperature=temperature,
-                    top_p=float(options.get("top_p") or 0.0),
-                    top_k=int(options.get("top_k") or 0),
-                    seed=int(options.get("seed") or 0),
-                )
-            self.bits_per_value.append(self.session.stats.bits_per_value)
-            self.cache_hook.add_partial("generate_until", (context, options), answer)
-            results.append(answer)
+        sessions = [self.session, *self.others]
+        with tqdm(total=len(requests), desc="generate_until", disable=disable_tqdm) as bar:
+            while len(results) < len(requests):
+                some = requests[len(results) : len(results) + len(sessions)]
+                tokens = encoded[len(results) : len(results) + len(sessions)]
+                begun = [self._begin(*each, shared) for each in zip(sessions, some, tokens)]
+                texts = iter(self.batch.finish([answer for answer in begun if isinstance(answer, Stream)]))
+                answers = [answer if isinstance(answer, str) else next(texts) for answer in begun]
+                for session, request, answer in zip(sessions, some, answers):
+                    self.bits_per_value.append(session.stats.bits_per_value)
+                    self.cache_hook.add_partial("generate_until", request.args, answer)
+                results += answers
+                bar.update(len(some))
         return results
+
+    def _begin(self, session: Session, request: Any, tokens: list[int], shared: list[int]) -> str | Stream:
+        """The answer to a request as a stream, after its context was read; or all of it."""
+        context, options = request.args
+        until = options.get("until") or []
+        until = [until] if isinstance(until, str) else list(until)
+        max_tokens = int(options.get("max_gen_toks", self.max_gen_toks))
+        room = max(1, self.max_length - max_tokens)
+        tokens = tokens[-room:]
+        if shared and tokens[: len(shared)] == shared:
+            session.copy_from(self.saved)
+        self._read(session, tokens, self._n_prompt(context, tokens, self._prompt_end(request)))
+        temperature = float(options.get("temperature") or 0.0)
+        if not options.get("do_sample", temperature > 0):
+            temperature = 0.0
+        if min_tokens := int(options.get("min_gen_toks") or 0):
+            return self._generate_at_least(session, min_tokens, max_tokens, until)
+        return session.stream(
+            session.tokens,
+            max_tokens=max_tokens,
+            stop=until,
+            temperature=temperature,
+            top_p=float(options.get("top_p") or 0.0),
+            top_k=int(options.get("top_k") or 0),
+            seed=int(options.get("seed") or 0),
+        )
 
     # ---- evaluating ----
 
@@ -263,17 +280,17 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             n += 1
         return max(n, 1)
 
-    def _read(self, context: list[int], n_prompt: int | None = None) -> None:
+    def _read(self, session: Session, context: list[int], n_prompt: int | None = None) -> None:
         """Evaluate a context, by the convention of the option; tokens from n_prompt on through the cache."""
         if self.context == "steps":
-            self.session.clear()
+            session.clear()
             for at in range(0, len(context), self.step):
-                self.session.eval(context[at : at + self.step])
+                session.eval(context[at : at + self.step])
         else:
-            self._prefill(context[:n_prompt])
+            self._prefill(session, context[:n_prompt])
             rest = context[n_prompt:] if n_prompt is not None else []
             for at in range(0, len(rest), EVAL_MAX):
-                self.session.eval(rest[at : at + EVAL_MAX])
+                session.eval(rest[at : at + EVAL_MAX])
 
     def _hold_prefix(self, contexts: list[list[int]]) -> list[int]:
         """Prefill what all contexts begin with into `saved`, with reuse_prefix. Returns these tokens."""
@@ -283,10 +300,10 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             self.saved.sync(shared)
         return shared
 
-    def _prefill(self, context: list[int]) -> None:
+    def _prefill(self, session: Session, context: list[int]) -> None:
         if not self.reuse_prefix:
-            self.session.clear()
-        self.session.sync(context)
+            session.clear()
+        session.sync(context)
 
     def _score_continuation(self, continuation: list[int]) -> Scored:
         """Log-likelihood of tokens after what the session holds, read through its cache."""
@@ -301,7 +318,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
     def _score_answer(self, context: str, continuation: str, end: str) -> Scored:
         """Log-likelihood of an answer whose question is evaluated through the cache, token by token."""
         context_tokens, tokens = self._fit(*self._encode_pair(context, continuation))
-        self._read(context_tokens, self._n_prompt(context, context_tokens, end))
+        self._read(self.session, context_tokens, self._n_prompt(context, context_tokens, end))
         total, greedy = 0.0, True
         for i, token in enumerate(tokens):
             part, same = _score(self.session.all_logits[-1:], [token])
@@ -310,11 +327,11 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
                 self.session.eval([token])
         return total, greedy
 
-    def _generate_at_least(self, min_tokens: int, max_tokens: int, until: list[str]) -> str:
+    def _generate_at_least(self, session: Session, min_tokens: int, max_tokens: int, until: list[str]) -> str:
         """A greedy answer in which nothing ends the first min_tokens tokens."""
         tokens: list[int] = []
         while len(tokens) < max_tokens:
-            logits = self.session.logits.copy()
+            logits = session.logits.copy()
             while True:
                 token = int(logits.argmax())
                 text = self.model.detokenize(tokens + [token])
@@ -327,7 +344,7 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
                 tokens.append(token)
             if ends or len(tokens) == max_tokens:
                 break
-            self.session.eval([token])
+            session.eval([token])
         answer = self.model.detokenize(tokens)
         return answer[: min((answer.find(stop) for stop in until if stop in answer), default=len(answer))]
 

@@ -15,9 +15,9 @@ def requests(*arguments):
     return [types.SimpleNamespace(args=args) for args in arguments]
 
 
-def new(path, **options):
+def new(path, batch_size=1, **options):
     text = ",".join(f"{key}={value}" for key, value in {"model": path, "threads": 1, **options}.items())
-    return get_model("lowkey").create_from_arg_string(text, {"batch_size": 1, "device": None})
+    return get_model("lowkey").create_from_arg_string(text, {"batch_size": batch_size, "device": None})
 
 
 def plain_score(model, context, continuation, kv="f16"):
@@ -101,6 +101,17 @@ def test_generate_until(chat_path, model):
     assert answers == [full[: full.index(full[8:10])], full]
 
 
+@pytest.mark.parametrize("reuse_prefix", [False, True])
+def test_batches(chat_path, reuse_prefix):
+    """Answers that are generated together are those of one after the other; they end at different times."""
+    texts = ["hello there", "hello you", "hello", "hello all"]
+    options = [{"until": [], "max_gen_toks": n} for n in (20, 5, 1, 12)]
+    options[3]["min_gen_toks"] = 3
+    asked = requests(*zip(texts, options))
+    answers = [new(chat_path, kv="best-3", batch_size=n, reuse_prefix=reuse_prefix).generate_until(asked, disable_tqdm=True) for n in (1, 3)]
+    assert answers[0] == answers[1] and all(answers[0])
+
+
 def test_chat_template(chat_path, model):
     lm = new(chat_path)
     messages = [{"role": "user", "content": "hello"}]
@@ -112,3 +123,5 @@ def test_chat_template(chat_path, model):
 def test_wrong_options(chat_path):
     with pytest.raises(ValueError, match="'prompt' or 'steps'"):
         new(chat_path, context="fast")
+    with pytest.raises(ValueError, match="batch_size is 'auto'"):
+        new(chat_path, batch_size="auto")
