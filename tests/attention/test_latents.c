@@ -264,8 +264,10 @@ static void test_up_projection_is_shared(void **state) {
     static const char *const text[] = {"k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
                                        "k=latent50%(pre)+rot3(nomean) v=f16",
                                        "k=latent25%(pre)+rot3(nomean,nosigma) v=f16",
-                                       "k=latent25%(pre)+rot4(nomean,nosigma) v=f16"};
-    enum { N = 4 };
+                                       "k=latent25%(pre)+rot4(nomean,nosigma) v=f16",
+                                       "body: k=latent25%(pre)+rot4(nomean,nosigma) v=f16; recent "
+                                       "40: k=latent25%(pre)+rot4(nomean,nosigma) v=f16"};
+    enum { N = 5 };
     struct random r = {5};
     struct bases b;
     make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
@@ -276,7 +278,7 @@ static void test_up_projection_is_shared(void **state) {
     lk_recipe *recipe[N];
     shape.kernels = lk_kernels_choose(NULL);
     assert_int_equal(lk_latent_store_new(&shape.latents, &common, NULL), LK_OK);
-    uint64_t bytes[N];
+    uint64_t bytes[N], estimate[N];
     for (int i = 0; i < N; i++) {
         assert_int_equal(lk_recipe_parse(&recipe[i], text[i], NULL), LK_OK);
         assert_int_equal(lk_cache_new(&cache[i], recipe[i], &shape, &ledger[i], NULL), LK_OK);
@@ -284,6 +286,7 @@ static void test_up_projection_is_shared(void **state) {
         struct lk_cache_needs needs;
         assert_int_equal(lk_cache_estimate(recipe[i], &shape, 100, &needs, NULL), LK_OK);
         assert_true((needs.derived > 0) == (i == 1));
+        estimate[i] = needs.latents;
     }
     const struct lk_level *level[N];
     for (int i = 0; i < N; i++) level[i] = &cache[i]->kv[0][LK_K].level[0];
@@ -293,7 +296,8 @@ static void test_up_projection_is_shared(void **state) {
     assert_ptr_not_equal(level[0]->k_up, level[1]->k_up);
     assert_ptr_not_equal(level[0]->k_up, level[3]->k_up);
     assert_true(bytes[0] > 0 && bytes[1] > bytes[0] && bytes[2] == bytes[1]);
-    assert_true(bytes[3] > bytes[2]); /* other codes, other forms */
+    assert_true(bytes[3] > bytes[2]);                                /* other codes, other forms */
+    assert_true(bytes[4] == bytes[3] && estimate[4] == estimate[3]); /* one for both levels */
     for (int i = 0; i < N; i++) {
         lk_cache_free(cache[i]);
         lk_recipe_free(recipe[i]);
@@ -516,7 +520,7 @@ static void test_prompt_equals_append_and_age(void **state) {
 /* Sinks stored as latents before RoPE, appended in portions of any size. Queries are observed in
  * the basis of the body, not of the sinks. */
 static void test_sinks_before_rope(void **state) {
-    enum { N = 40 };
+    enum { N = 40, N_QUERY = 20 };
     double speed[D_HEAD / 2];
     struct lk_rope rope[2];
     for (int j = 0; j < D_HEAD / 2; j++) speed[j] = pow(100, -2.0 * j / D_HEAD);
@@ -526,7 +530,7 @@ static void test_sinks_before_rope(void **state) {
     make_bases(&b, &r, 2, 2 * D_HEAD, 40, 0, 0);
     struct lk_cache_shape shape = shape_of(&b);
     shape.rope = rope;
-    float *x = gaussians(&r, (size_t)N * WIDTH), *q = gaussians(&r, WIDTH);
+    float *x = gaussians(&r, (size_t)N * WIDTH), *q = gaussians(&r, (size_t)N_QUERY * WIDTH);
     for (int portion = 1; portion <= N; portion += 13) {
         struct lk_ledger ledger = {0};
         struct lk_cache *cache;
@@ -554,13 +558,15 @@ static void test_sinks_before_rope(void **state) {
             NULL),
         LK_OK);
     assert_int_equal(lk_cache_new(&cache, recipe, &shape, &ledger, NULL), LK_OK);
-    lk_cache_observe(cache, 1, q, 1, N_HEAD_KV);
+    lk_cache_observe(cache, 1, q, N_QUERY, N_HEAD_KV); /* few: none is left out */
     const struct lk_equalizer *e = &cache->kv[1][LK_K].equalizer[1];
     float z[2 * D_HEAD], sum[2 * D_HEAD] = {0};
-    for (int head = 0; head < 2; head++) {
-        struct lk_basis_head h = {
-            .basis = &b.basis[LK_BASIS_KPRE][1], .head = head, .d_head = D_HEAD, .rank = e->stride};
-        lk_project_query(&h, q + head * D_HEAD, z);
+    for (int i = 0; i < 2 * N_QUERY; i++) {
+        struct lk_basis_head h = {.basis = &b.basis[LK_BASIS_KPRE][1],
+                                  .head = i % 2,
+                                  .d_head = D_HEAD,
+                                  .rank = e->stride};
+        lk_project_query(&h, q + i / 2 * WIDTH + i % 2 * D_HEAD, z);
         for (int c = 0; c < e->stride; c++) sum[c] += z[c] * z[c];
     }
     assert_true(e->stride > 0 && nmse(e->query_power, sum, e->stride) < 1e-10);

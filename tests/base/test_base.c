@@ -4,6 +4,7 @@
 #include "base/atomic_file.h"
 #include "base/err.h"
 #include "base/ledger.h"
+#include "base/os.h"
 #include "test.h"
 
 #include <errno.h>
@@ -149,6 +150,13 @@ static void a_long_error_is_cut(void **state) {
     lk_err err = {0};
     assert_int_equal(lk_fail(&err, LK_E_ARG, "%s", text), LK_E_ARG);
     assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
+}
+
+static void a_path_is_whole_or_refused(void **state) {
+    char path[4096] = "", cut[4] = "";
+    assert_true(lk_os_program_path(path, sizeof path));
+    assert_int_equal(path[0], '/');
+    assert_false(lk_os_program_path(cut, sizeof cut));
 }
 
 static void every_status_has_its_own_name(void **state) {
@@ -391,6 +399,7 @@ int main(void) {
         cmocka_unit_test(errors_are_a_status_and_a_line),
         cmocka_unit_test(a_long_error_is_cut),
         cmocka_unit_test(every_status_has_its_own_name),
+        cmocka_unit_test(a_path_is_whole_or_refused),
         cmocka_unit_test(a_failed_file_leaves_the_older),
         cmocka_unit_test(a_folder_that_cannot_be_read_is_refused_first),
         cmocka_unit_test(file_systems_may_not_sync_folders),

@@ -44,8 +44,9 @@ static void quota_of_version_2(void **state) {
 static void quota_of_version_1(void **state) {
     write_file("/proc/self/cgroup", "4:cpuset:/x\n3:cpu,cpuacct:/docker/one\n");
     write_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n"); /* as a container sees its own */
-    write_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
     assert_true(quota() == 3.0);
+    write_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "50000\n");
+    assert_true(quota() == 6.0);
 }
 
 static void threads_are_never_more(void **state) {

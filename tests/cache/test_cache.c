@@ -240,27 +240,43 @@ static void test_sliding_layers_hold_their_window(void **state) {
     }
 }
 
-/* sigma of a channel of V is the square root of its deviation within tiles. */
+/* sigma of a channel of V is the square root of its deviation within tiles. A prompt's first rows
+ * count. */
 static void test_sigma_is_a_root_of_the_deviation(void **state) {
-    enum { N = 400 };
+    enum { N = 2 * LK_OBSERVE_ROWS };
     struct lk_cache_shape shape = {.n_layer = 1, .n_head_kv = N_HEAD_KV, .d_head = D_HEAD};
     struct lk_ledger ledger = {0};
-    lk_recipe *recipe;
-    struct lk_cache *cache =
-        new_cache("body: k=int8 v=rot4(sigma); window 32: f16", &shape, &ledger, &recipe);
-    float *x = malloc(N_CHANNEL * sizeof *x);
-    for (int t = 0; t < N; t++) {
-        for (int c = 0; c < N_CHANNEL; c++) x[c] = (t % 2 ? 1 : -1) * (1 + (float)(c % 5)) + 3;
-        assert_int_equal(lk_cache_prepare(cache, 0, 1, 1, 1, NULL), LK_OK);
-        append_rows(cache, x, 1);
+    lk_recipe *recipe[2];
+    struct lk_cache *cache[2];
+    for (int i = 0; i < 2; i++)
+        cache[i] =
+            new_cache("body: k=int8 v=rot4(sigma); window 32: f16", &shape, &ledger, &recipe[i]);
+    float *x = malloc((size_t)N * N_CHANNEL * sizeof *x);
+    for (int i = 0; i < N * N_CHANNEL; i++) {
+        int t = i / N_CHANNEL, c = i % N_CHANNEL, scale = t < LK_OBSERVE_ROWS ? 1 : 50;
+        x[i] = (float)(scale * (t % 2 ? 1 : -1) * (1 + c % 5) + 3);
     }
-    for (int c = 0; c < N_CHANNEL; c++) {
-        float sigma = lk_kv_sigma(&cache->kv[0][LK_V], 0, c / D_HEAD)[c % D_HEAD];
-        assert_float_equal(sigma, sqrtf(1 + (float)(c % 5)), 1e-4);
+    for (int t = 0; t < N; t++) {
+        assert_int_equal(lk_cache_prepare(cache[0], 0, 1, 1, 1, NULL), LK_OK);
+        append_rows(cache[0], x + (size_t)t * N_CHANNEL, 1);
+    }
+    assert_int_equal(lk_cache_alloc_prompt(cache[1], 0, N, NULL), LK_OK);
+    for (int side = 0; side < 2; side++) {
+        void *block;
+        struct lk_kv exact = exact_rows(side, N_HEAD_KV, D_HEAD, x, N, &block);
+        for (int head = 0; head < N_HEAD_KV; head++)
+            lk_cache_encode_prompt(cache[1], 0, side, head, &exact);
+        free(block);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int c = 0; c < N_CHANNEL; c++) {
+            float sigma = lk_kv_sigma(&cache[i]->kv[0][LK_V], 0, c / D_HEAD)[c % D_HEAD];
+            assert_float_equal(sigma, sqrtf(1 + (float)(c % 5)), 1e-4);
+        }
+        lk_cache_free(cache[i]);
+        lk_recipe_free(recipe[i]);
     }
     free(x);
-    lk_cache_free(cache);
-    lk_recipe_free(recipe);
 }
 
 static void test_bytes_match_the_ledger(void **state) {

@@ -23,7 +23,18 @@ static const struct tiny_spec *find_spec(const char *name) {
 }
 
 /* What is wrong with an adapter. */
-enum damage { NONE, NO_B, WRONG_SHAPE, OTHER_TENSOR, OTHER_NUMBER, TOO_MANY, NOT_FINITE, NO_TYPE };
+enum damage {
+    NONE,
+    NO_B,
+    WRONG_SHAPE,
+    OTHER_TENSOR,
+    OTHER_NUMBER,
+    TOO_MANY,
+    NOT_FINITE,
+    NO_TYPE,
+    HIGH_RANK,
+    TOO_HIGH_RANK,
+};
 
 static void add_tensor(struct gguf_context *gguf, struct ggml_context *ctx, const char *name,
                        enum ggml_type type, int64_t n_in, int64_t n_out, uint32_t *seed,
@@ -50,6 +61,9 @@ static void write_adapter(const lk_model *model, const char *const *names, enum 
     struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = 64 << 20});
     struct gguf_context *gguf = gguf_init_empty();
     uint32_t seed = 7;
+    int64_t rank = RANK;
+    if (damage == HIGH_RANK || damage == TOO_HIGH_RANK)
+        rank = LK_MAX_ADAPTER_RANK + (damage == TOO_HIGH_RANK);
     gguf_set_val_str(gguf, "general.type", damage == NO_TYPE ? "model" : "adapter");
     gguf_set_val_str(gguf, "general.architecture", lk_model_get_info(model).arch);
     gguf_set_val_str(gguf, "adapter.type", "lora");
@@ -65,9 +79,9 @@ static void write_adapter(const lk_model *model, const char *const *names, enum 
             if (ffn) n_in = down ? hp->n_ff : hp->n_embd, n_out = down ? hp->n_embd : hp->n_ff;
             if (damage == WRONG_SHAPE) n_out += 32;
             snprintf(at, sizeof at, "blk.%d.%s.weight.lora_a", layer, *name);
-            add_tensor(gguf, ctx, at, type, n_in, RANK, &seed, damage);
+            add_tensor(gguf, ctx, at, type, n_in, rank, &seed, damage);
             snprintf(at, sizeof at, "blk.%d.%s.weight.lora_b", layer, *name);
-            if (damage != NO_B) add_tensor(gguf, ctx, at, type, RANK, n_out, &seed, NONE);
+            if (damage != NO_B) add_tensor(gguf, ctx, at, type, rank, n_out, &seed, NONE);
         }
     if (damage == OTHER_TENSOR)
         add_tensor(gguf, ctx, "output.weight.lora_a", type, hp->n_embd, RANK, &seed, NONE);
@@ -165,7 +179,8 @@ static void unfit_files_are_refused(void **state) {
                  {OTHER_NUMBER, LK_E_UNSUPPORTED, "it has blk.01.attn_q"},
                  {TOO_MANY, LK_E_FORMAT, "tensors; an adapter of this model has"},
                  {NOT_FINITE, LK_E_FORMAT, "not finite"},
-                 {NO_TYPE, LK_E_FORMAT, "not a LoRA adapter"}};
+                 {NO_TYPE, LK_E_FORMAT, "not a LoRA adapter"},
+                 {TOO_HIGH_RANK, LK_E_FORMAT, "4097"}};
     lk_err err = {0};
     assert_true(tiny_gguf_write(model_path, find_spec("llama")));
     lk_model *plain = open_adapted(0, &err);
@@ -175,6 +190,10 @@ static void unfit_files_are_refused(void **state) {
         assert_int_equal(err.code, cases[i].status);
         if (!strstr(err.msg, cases[i].words)) fail_msg("%s", err.msg);
     }
+    write_adapter(plain, few_names, GGML_TYPE_F32, HIGH_RANK); /* the highest that fits */
+    lk_model *adapted = open_adapted(1, &err);
+    if (!adapted) fail_msg("%s", err.msg);
+    lk_model_free(adapted);
     unlink(lora_path);
     assert_null(open_adapted(1, &err));
     assert_int_equal(err.code, LK_E_IO);

@@ -66,6 +66,7 @@ static void check_forks(lk_model *model, const char *text, int order) {
     }
     assert_int_equal(lk_session_sync(fork[0], tok, PROMPT, NULL, NULL), LK_OK);
     uint64_t one = lk_session_get_stats(fork[0]).cache_bytes,
+             immutable = lk_session_immutable_bytes(fork[0]),
              f16 = lk_session_get_stats(fork[0]).f16_bytes;
     for (int i = 1; i < N_FORK; i++) {
         assert_int_equal(lk_session_copy(fork[i], fork[i / 2], NULL),
@@ -81,6 +82,8 @@ static void check_forks(lk_model *model, const char *text, int order) {
         continue_both(fork[i], alone[i], i, 10 + 20 * i, text);
         total_bytes(model, fork);
     }
+    assert_true(lk_session_get_stats(fork[0]).shared_bytes >= immutable);
+    assert_true(immutable > 0 || strcmp(text, "f16") != 0);
     /* One session is cut back, or rebuilt if its recipe evicts. The others are not affected. */
     size_t n = lk_session_n_tok(fork[1]) - 5, reused[2];
     int32_t *back = malloc(CTX * sizeof *back);

@@ -71,6 +71,8 @@ static void the_language(void **state) {
         {"root ::= \"\\x41\\u00e9\\U0001F600\\n\\t\\r\\\\\\\"\\[\\]\\-\"",
          TEXTS("A\xc3\xa9\xf0\x9f\x98\x80\n\t\r\\\"[]-"), TEXTS("A")},
         {"root ::= [a-c-]", TEXTS("a", "b", "c", "-"), TEXTS("d", "")},
+        {"root ::= [^\\U00000001-\\U0010FFFE]", TEXTS("\xf4\x8f\xbf\xbf"),
+         TEXTS("a", "\xf4\x8f\xbf\xbe")},
         {"root ::= [^a\\n\xc3\xa9]", TEXTS("b", "\xc3\xa8", "\xe2\x82\xac", "\xf0\x9f\x98\x80"),
          TEXTS("a", "\n", "\xc3\xa9", "bb", "\xc3", "\xc0\x80", "\xed\xa0\x80",
                "\xf5\x80\x80\x80")},

@@ -237,6 +237,25 @@ static void forms(void **state) {
     }
 }
 
+/* Next to the arguments as JSON there are those that the model wrote. */
+static void written_arguments(void **state) {
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\" : [1.50, \"}\\\"\"],\"b\":{}} "
+         "}</tool_call>",
+         "{\"a\" : [1.50, \"}\\\"\"],\"b\":{}}"},
+        {"{\"arguments\":{ }, \"name\": \"f\"}", "{ }"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lk_tool_calls calls;
+        assert_true(lk_tool_calls_parse(cases[i].text, tools, &calls));
+        assert_int_equal(calls.n, 1);
+        assert_string_equal(calls.at[0].written, cases[i].want);
+        lk_tool_calls_free(&calls);
+    }
+}
+
 /* The bytes that a stream has sent before its end, if the answer arrives in pieces of `step`. */
 static size_t stream(const char *text, size_t step, size_t first) {
     size_t len = strlen(text), sent = 0;
@@ -426,11 +445,9 @@ static int free_tools(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms),
-        cmocka_unit_test(splits),
-        cmocka_unit_test(text_is_sent_at_once),
-        cmocka_unit_test(random_texts),
-        cmocka_unit_test(calls_in_pieces),
+        cmocka_unit_test(forms),        cmocka_unit_test(written_arguments),
+        cmocka_unit_test(splits),       cmocka_unit_test(text_is_sent_at_once),
+        cmocka_unit_test(random_texts), cmocka_unit_test(calls_in_pieces),
     };
     return cmocka_run_group_tests(tests, load_tools, free_tools);
 }

@@ -48,6 +48,8 @@ static const struct {
      "True True False False False True|False True False True True False|"
      "False False True True False True|"},
     {"{% if 0 %}a{% elif 'x' %}b{% else %}c{% endif %}", "b"},
+    {"{{ {'items': 1}['items'] }}{% for k, v in {'a': 1}['items']() %}{{ k }}{{ v }}{% endfor %}",
+     "1a1"},
     {"{% for i in [0, 1, 2, -2, -3] %}{{ [5, 6][i] }}{{ 'ab'[i] }}|{% endfor %}", "5a|6b||5a||"},
     {"{{ [{'n': 2}, {'n': 1}] | sort(false, false, 'n') }}", "[{'n': 1}, {'n': 2}]"},
     {"{{ '\\u00e9\\x41\\n\\u20ac\\x' }}", "\u00e9A\n\u20ac\\x"},
@@ -272,6 +274,12 @@ static void limits_hold(void **state) {
             fail_msg("%.60s: %.200s, expected '%s'", bad[i].template, got, bad[i].named);
         free(got);
     }
+    char *lists = repeat("{\"x\": ", "[", 1000, ""), *deep = repeat(lists, "]", 1000, "}"),
+         *got = render("", deep);
+    if (!strstr(got, "nested")) fail_msg("deep variables: %.200s", got);
+    free(got);
+    free(deep);
+    free(lists);
     free(many_ifs);
     free(parentheses);
     free(minus);
@@ -316,7 +324,9 @@ static void loops_may_be_kept(void **state) {
 static void work_is_counted(void **state) {
     static const char *const rounds[] = {
         "a.strip(b)",
-        "a.lstrip('x' ~ a)",
+        "a.lstrip('y' * 20000 ~ 'x')",
+        "a.rstrip('y' * 20000 ~ 'x')",
+        "'z'.strip(a).strip(a).strip(a)",
         "a | trim(a)",
         "a | tojson",
         "a | escape",
