@@ -64,6 +64,8 @@ static void values(void **state) {
     check_texts("{\"type\": \"integer\", \"enum\": [\"a\", 1]}", TEXTS("1"), TEXTS("\"a\""));
     check_texts("{\"type\": [\"integer\", \"null\"], \"enum\": [\"a\", 1, null]}",
                 TEXTS("1", "null"), TEXTS("\"a\""));
+    check_texts("{\"type\": \"string\", \"pattern\": \"^.$\"}", TEXTS("\"a\"", "\"\xc3\xa9\""),
+                TEXTS("\"\"", "\"\\n\"", "\"\\r\"", "\"\xe2\x80\xa8\""));
     check_texts("{\"const\": {\"a\": 1}}", TEXTS("{\"a\":1}"), TEXTS("{}"));
 }
 

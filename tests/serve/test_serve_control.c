@@ -196,8 +196,13 @@ static void prompts_are_plain_unless_asked(void **state) {
             assert_int_equal(prompt_tokens(server, json_pack("{s:s, s:b}", "prompt", "a<|im_end|>",
                                                              "parse_special", parse)),
                              parse ? 2 : 11);
+        json_t *json = post(server, "/completion",
+                            json_pack("{s:s, s:i}", "prompt", "a<|im_end|>", "n_predict", 1));
+        assert_int_equal(json_integer_value(json_object_get(json, "tokens_evaluated")),
+                         by_default ? 2 : 11);
+        json_decref(json);
         /* an echo is what the client sent */
-        json_t *json =
+        json =
             post(server, "/v1/completions",
                  json_pack("{s:s, s:i, s:b, s:b, s:[[i, i]]}", "prompt", "a<|im_end|>",
                            "max_tokens", 1, "echo", 1, "parse_special", 1, "logit_bias", 'b', 100));

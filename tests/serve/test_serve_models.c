@@ -252,6 +252,8 @@ static void keep_alive(void **state) {
     json = request_json(server, 200, "GET", "/api/tags", "");
     assert_int_equal(json_array_size(json_object_get(json, "models")), N_MODEL);
     json_decref(json);
+    for (int k = 0; k < 500 && metric(server, "request_bytes"); k++) usleep(20000);
+    assert_int_equal(metric(server, "request_bytes"), 0);
     assert_true(lk_server_stop(server));
 }
 

@@ -1,5 +1,6 @@
 /* Checks in all tests, whatever they test: they are linked with --wrap of these functions. A thread
- * unlocks only what it has locked: a lock left out is seen without a second thread to race with.
+ * unlocks only what it has locked, and destroys only what is not locked: a lock or its release left
+ * out is seen without a second thread to race with.
  * Memory of caches, weights and scratch is removed from ledgers before the program ends. */
 #define _GNU_SOURCE /* gettid */
 #include "base/ledger.h"
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __real_pthread_mutex_destroy(pthread_mutex_t *mutex);
 void *__real_lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size);
 void __real_lk_release(struct lk_ledger *ledger, enum lk_purpose purpose, void *ptr, size_t size);
 bool __real_lk_grow(struct lk_ledger *ledger, enum lk_purpose purpose, void **ptr, size_t old_size,
@@ -25,6 +27,14 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
         abort();
     }
     return __real_pthread_mutex_unlock(mutex);
+}
+
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *mutex) {
+    if (mutex->__data.__lock) {
+        fprintf(stderr, "a mutex is destroyed while it is locked\n");
+        abort();
+    }
+    return __real_pthread_mutex_destroy(mutex);
 }
 
 void *__wrap_lk_alloc(struct lk_ledger *ledger, enum lk_purpose purpose, size_t size) {

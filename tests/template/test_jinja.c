@@ -48,6 +48,7 @@ static const struct {
      "True True False False False True|False True False True True False|"
      "False False True True False True|"},
     {"{% if 0 %}a{% elif 'x' %}b{% else %}c{% endif %}", "b"},
+    {"{{ range(-2147483648, -2147483646) | list }}", "[-2147483648, -2147483647]"},
     {"{{ {'items': 1}['items'] }}{% for k, v in {'a': 1}['items']() %}{{ k }}{{ v }}{% endfor %}",
      "1a1"},
     {"{% for i in [0, 1, 2, -2, -3] %}{{ [5, 6][i] }}{{ 'ab'[i] }}|{% endfor %}", "5a|6b||5a||"},
