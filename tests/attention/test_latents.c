@@ -507,6 +507,9 @@ static void test_prompt_equals_append_and_age(void **state) {
         }
         struct lk_cache *copy = new_cache(&third, recipes[i / 4], &b, &ledger);
         assert_int_equal(lk_cache_copy(copy, aged, NULL), LK_OK);
+        for (int e = 0; e < 2; e++)
+            assert_int_equal(copy->kv[1][LK_K].equalizer[e].calibrated,
+                             aged->kv[1][LK_K].equalizer[e].calibrated);
         float *y = reconstruct_rows(&copy->kv[1][LK_K]), *z = reconstruct_rows(&aged->kv[1][LK_K]);
         assert_memory_equal(y, z, (size_t)n * WIDTH * sizeof *y);
         free(x), free(y), free(z);
