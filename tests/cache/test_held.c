@@ -101,6 +101,8 @@ static void test_blocks(void **state) {
             assert_true(lk_held_max_blocks(&kv, i, kv.level[i].n_block) >= held);
             kv.has_all_rows = true;
             assert_int_equal(lk_held_blocks(&kv, i), kv.level[i].n_block);
+            for (int64_t b = 0; b < kv.level[i].n_block; b++)
+                assert_true(lk_held_has_block(&kv, i, b));
             kv.has_all_rows = false;
         }
     }

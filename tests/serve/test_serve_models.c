@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_MODEL = 3, BAD = 2, WEIGHTS = 1000, CACHES = 500, EACH = WEIGHTS + CACHES };
+enum { N_MODEL = 3, BAD = 2, WEIGHTS = 3 << 20, CACHES = 2 << 20, EACH = WEIGHTS + CACHES };
 
 static struct lk_model_entry entries[N_MODEL];
 static _Atomic int n_open, most_open, load_ms;
@@ -159,14 +159,20 @@ static void what_cannot_be_served(void **state) {
     json_decref(request_json(server, 404, "POST", "/api/generate", body)); /* in ollama's form */
     json_decref(request_json(server, 404, "GET", "/v1/models/three", ""));
     snprintf(body, sizeof body, message, "one");
-    expect_error(server, 400, "/v1/completions", body, "model_too_large");
+    json_t *json = request_json(server, 400, "POST", "/v1/completions", body),
+           *error = json_object_get(json, "error");
+    assert_string_equal(json_string_value(json_object_get(error, "code")), "model_too_large");
+    assert_string_equal(json_string_value(json_object_get(error, "message")),
+                        "model 'one' needs 5 MiB, 2 of them for caches, but models may use 5 MiB "
+                        "(--max-memory)");
+    json_decref(json);
     expect_error(server, 400, "/v1/completions", "{\"model\": ", "invalid_json");
     lk_server_stop(server);
 
     server = start(EACH, &base);
     snprintf(body, sizeof body, message, "bad");
-    json_t *json = request_json(server, 500, "POST", "/v1/completions", body),
-           *error = json_object_get(json, "error");
+    json = request_json(server, 500, "POST", "/v1/completions", body);
+    error = json_object_get(json, "error");
     assert_string_equal(json_string_value(json_object_get(error, "code")), "model_not_loaded");
     assert_string_equal(json_string_value(json_object_get(error, "message")),
                         "model 'bad' cannot be loaded: it is cut off");
