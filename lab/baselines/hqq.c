@@ -87,6 +87,7 @@ static float value_of(const struct hqq_grid *grid, float code) {
 static struct hqq_grid first_grid(const float *y, int n, int bits) {
     float lo = INFINITY, hi = -INFINITY, top = (float)((1 << bits) - 1);
     for (int c = 0; c < n; c++) {
+        /* Groups are whole. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
         lo = fminf(lo, y[c]);
         hi = fmaxf(hi, y[c]);
     }

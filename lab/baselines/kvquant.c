@@ -115,6 +115,7 @@ static void mark_outliers(const float *x, int n, int n_out, bool *out, float *lo
     find_ends(x, n, 1, n_out + 1, low);
     find_ends(x, n, -1, n_out + 1, high);
     for (int k = 1; k <= n_out; k++)
+        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.ArraySubscript): n_out + 1 are found */
         if (x[high[n_out - k]] - x[low[k]] < x[high[n_out - n_low]] - x[low[n_low]]) n_low = k;
     memset(out, 0, n * sizeof *out);
     for (int k = 0; k < n_low; k++) out[low[k]] = true;

@@ -196,6 +196,7 @@ struct fitter {
 static double second_moment(const struct lk_moments *m, int g, const float *mean, double *out) {
     int n = m->width;
     double power = 0;
+    /* Not NULL: see fit_layer. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
     memcpy(out, m->second + (size_t)g * n * n, (size_t)n * n * sizeof *out);
     lk_symmetrize(out, n);
     for (int i = 0; i < n; i++) power += out[(size_t)i * n + i];
@@ -304,6 +305,7 @@ static lk_status fit_layer(struct fitter *f, struct lk_layer_basis *b, lk_err *e
         status = lk_moments_new(&f->output, net->hp.n_head_kv, net->hp.d_head, source->ledger, err);
         if (!status) status = lk_output_moments(&f->output, net, f->layer, source->ledger, err);
     }
+    /* Without a text svd is LK_SVD_PLAIN. */
     f->rows = source->statistics ? &source->statistics->side[f->side][f->layer] : &f->weight;
     for (int g = 0; !status && g < f->n_group; g++) status = fit_group(f, g, b, err);
     if (f->weight.sum) lk_moments_free(&f->weight, source->ledger);

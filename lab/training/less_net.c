@@ -508,18 +508,12 @@ void lk_less_maps_at(const struct lk_less_shape *s, const void *block, struct lk
     maps->psi_w2 = maps->psi_w1 + s->n_psi * w1;
 }
 
-/* One parameter in struct lk_less_maps: halves or floats. */
-struct map_part {
-    const uint16_t *halves;
-    const float *floats;
-};
-
-static void list_parts(const struct lk_less_maps *k, struct map_part part[LK_N_LESS_PARAM]) {
-    const struct map_part all[LK_N_LESS_PARAM] = {
-        [LK_PHI_W1] = {.halves = k->phi_w1}, [LK_PHI_W2] = {.halves = k->phi_w2},
-        [LK_PSI_W1] = {.halves = k->psi_w1}, [LK_PSI_W2] = {.halves = k->psi_w2},
-        [LK_PSI_W3] = {.floats = k->psi_w3}, [LK_PSI_S1] = {.floats = k->psi_s1},
-        [LK_PSI_S2] = {.floats = k->psi_s2}};
+/* The parameters in struct lk_less_maps: those before LK_PSI_W3 are halves, the others floats. */
+static void list_parts(const struct lk_less_maps *k, const void *part[LK_N_LESS_PARAM]) {
+    const void *all[LK_N_LESS_PARAM] = {
+        [LK_PHI_W1] = k->phi_w1, [LK_PHI_W2] = k->phi_w2, [LK_PSI_W1] = k->psi_w1,
+        [LK_PSI_W2] = k->psi_w2, [LK_PSI_W3] = k->psi_w3, [LK_PSI_S1] = k->psi_s1,
+        [LK_PSI_S2] = k->psi_s2};
     memcpy(part, all, sizeof all);
 }
 
@@ -532,7 +526,7 @@ static size_t transposed_index(size_t i, const int64_t ne[3]) {
 void lk_less_net_export(const struct lk_less_net *net, const float *weight, void *out,
                         struct lk_less_maps *maps) {
     const struct lk_less_shape *s = &net->size.shape;
-    struct map_part part[LK_N_LESS_PARAM];
+    const void *part[LK_N_LESS_PARAM];
     lk_less_maps_at(s, out, maps);
     maps->kernels = net->model->kernels;
     list_parts(maps, part);
@@ -543,10 +537,10 @@ void lk_less_net_export(const struct lk_less_net *net, const float *weight, void
         for (size_t i = 0; i < n * n_set; i++) {
             float x = weight[(float *)net->node->param[p][i / n]->data - net->weight +
                              transposed_index(i % n, ne)];
-            if (part[p].halves)
-                ((uint16_t *)part[p].halves)[i] = lk_f32_to_f16(x);
+            if (p < LK_PSI_W3)
+                ((uint16_t *)part[p])[i] = lk_f32_to_f16(x);
             else
-                ((float *)part[p].floats)[i] = x;
+                ((float *)part[p])[i] = x;
         }
     }
     memcpy((float *)maps->phi_bias, net->level, s->n_head * sizeof(float));
@@ -554,7 +548,7 @@ void lk_less_net_export(const struct lk_less_net *net, const float *weight, void
 
 void lk_less_net_import(struct lk_less_net *net, const struct lk_less_maps *maps) {
     const struct lk_less_shape *s = &net->size.shape;
-    struct map_part part[LK_N_LESS_PARAM];
+    const void *part[LK_N_LESS_PARAM];
     list_parts(maps, part);
     for (int p = 0; p < LK_N_LESS_PARAM; p++) {
         int64_t ne[3];
@@ -562,7 +556,8 @@ void lk_less_net_import(struct lk_less_net *net, const struct lk_less_maps *maps
         size_t n = (size_t)(ne[0] * ne[1] * ne[2]);
         for (size_t i = 0; i < n * n_set; i++)
             ((float *)net->node->param[p][i / n]->data)[transposed_index(i % n, ne)] =
-                part[p].halves ? lk_f16_to_f32(part[p].halves[i]) : part[p].floats[i];
+                p < LK_PSI_W3 ? lk_f16_to_f32(((const uint16_t *)part[p])[i])
+                              : ((const float *)part[p])[i];
     }
     memcpy(net->level, maps->phi_bias, s->n_head * sizeof(float));
 }

@@ -58,11 +58,13 @@ void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n
     const double min_kl = 1e-9; /* of rounding: logits are f32 */
     for (int side = 0; side < 2; side++) {
         double x[LK_TUNE_MAX_PROBE], y[LK_TUNE_MAX_PROBE];
-        for (size_t i = n_probe; i-- > 0;) {
+        size_t left = n_probe;
+        do {
+            size_t i = --left;
             x[i] = log(lk_tune_distortion(bits[i], LK_TUNE_TRELLIS));
             y[i] = log(fmax(probe[side][i], min_kl));
             if (i + 1 < n_probe) y[i] = fmax(y[i], y[i + 1]); /* fewer bits cannot lose less */
-        }
+        } while (left > 0);
         for (int b = 0; b < LK_TUNE_N_BITS; b++) {
             double at = log(lk_tune_distortion(lk_tune_bits_at[b], trellis));
             size_t i = 0; /* between probes i and i + 1 */

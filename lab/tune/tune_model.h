@@ -62,7 +62,7 @@ int lk_tune_divide_heads(const struct lk_cache_shape *shape, int max_group,
 double lk_tune_distortion(int bits, enum lk_tune_trellis trellis);
 
 /* Fill kl[2][LK_TUNE_N_BITS] of a group from probes: probe[side][n_probe] is the KL at bits[i], in
- * increasing order, with LK_TUNE_TRELLIS. */
+ * increasing order, with LK_TUNE_TRELLIS. n_probe > 0. */
 void lk_tune_fill_kl(double kl[2][LK_TUNE_N_BITS], const uint8_t *bits, size_t n_probe,
                      const double probe[2][LK_TUNE_MAX_PROBE], enum lk_tune_trellis trellis);
 

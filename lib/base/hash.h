@@ -35,6 +35,7 @@ static inline uint64_t lk_splitmix64_nth(uint64_t seed, uint64_t nth) {
 /* Hash of the bytes hashed so far, followed by data[0..size). */
 static inline uint64_t lk_fnv1a(uint64_t hash, const void *data, size_t size) {
     const uint8_t *byte = data;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): bytes of numbers */
     for (size_t i = 0; i < size; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
     return hash;
 }

@@ -34,7 +34,7 @@ bool lk_cache_add_block(struct lk_cache *cache, struct lk_level *level, bool hel
 
 void lk_cache_clear_block(struct lk_cache *cache, const struct lk_level *level, int64_t b) {
     struct lk_device *device = cache->shape.device;
-    char *block = lk_block_address(&cache->pool.arena, level->block[b]);
+    char *block = lk_block_at(&cache->pool.arena, level->block[b]);
     if (device)
         lk_arena_note(&cache->pool.arena, device->call->clear(device, (uint64_t)(uintptr_t)block,
                                                               level->block_bytes, NULL));

@@ -99,11 +99,11 @@ static void observe_latents(struct lk_equalizer *equalizer, const struct lk_leve
 }
 
 /* The level of equalized latents with the highest ranks: the newest. All of them have the same
- * basis. NULL if there is none. */
+ * basis. There is one. */
 static const struct lk_level *widest_latent_level(const struct lk_kv *kv) {
-    for (int i = kv->n_level - 1; i >= 0; i--)
-        if (kv->level[i].basis && kv->rule[i].codec.sigma) return &kv->level[i];
-    return NULL;
+    int i = kv->n_level - 1;
+    while (i > 0 && !(kv->level[i].basis && kv->rule[i].codec.sigma)) i--;
+    return &kv->level[i];
 }
 
 void lk_equalizer_observe(struct lk_kv *kv, const float *q, int n_tok, int n_head) {

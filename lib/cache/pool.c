@@ -26,7 +26,7 @@ lk_block lk_arena_wrap(struct lk_arena *arena, struct lk_slab *slab, void *mem) 
 void lk_block_copy(const struct lk_arena *to_arena, lk_block to, const struct lk_arena *from_arena,
                    lk_block from, size_t size) {
     struct lk_device *device = to_arena->device;
-    char *target = lk_block_address(to_arena, to), *source = lk_block_address(from_arena, from);
+    char *target = lk_block_at(to_arena, to), *source = lk_block_at(from_arena, from);
     if (device)
         lk_arena_note(to_arena, device->call->copy(device, (uint64_t)(uintptr_t)target,
                                                    (uint64_t)(uintptr_t)source, size, NULL));

@@ -64,11 +64,15 @@ static inline struct lk_slab *lk_arena_slab(const struct lk_arena *arena, uint32
     return &arena->page[page][number - (1u << page)];
 }
 
-/* The address of a block, in the memory of the device if there is one; NULL: no block. */
-static inline char *lk_block_address(const struct lk_arena *arena, lk_block block) {
-    if (block == 0) return NULL;
+/* The address of a block, in the memory of the device if there is one. */
+static inline char *lk_block_at(const struct lk_arena *arena, lk_block block) {
     uint32_t offset = block & ((1u << arena->shift) - 1);
     return lk_arena_slab(arena, block >> arena->shift)->mem + (size_t)offset * LK_BLOCK_UNIT;
+}
+
+/* The same; NULL: no block. */
+static inline char *lk_block_address(const struct lk_arena *arena, lk_block block) {
+    return block ? lk_block_at(arena, block) : NULL;
 }
 
 /* Copy a block of `size` bytes between arenas of the same device, or of the process. */

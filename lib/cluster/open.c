@@ -127,15 +127,14 @@ static lk_status open_on_peer(lk_model **out, const char *path, const lk_model_o
             stage = cluster->transport.own / n_share;
     lk_status status = open_part(&model, path, opts, stage, n_stage, n_peer, &why);
     status = lk_cluster_agree(&cluster->peers, status, &why);
+    if (!model) return lk_fail(err, status, "%s", why.msg);
     if (!status) {
         status = check_same_model(model, cluster, &why);
         if (!status) status = enter_model(model, cluster, &why);
         status = lk_cluster_agree(&cluster->peers, status, &why);
     }
-    if (model) {
-        model->peers = &cluster->peers;
-        model->place.share = (struct lk_share){cluster->transport.own % n_share, n_share};
-    }
+    model->peers = &cluster->peers;
+    model->place.share = (struct lk_share){cluster->transport.own % n_share, n_share};
     lk_peer_weights own = {0};
     if (!status) own = own_weights(model);
     if (!status && !lk_cluster_gather(cluster, &own, sizeof own, model->parts->weights))

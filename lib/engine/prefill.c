@@ -278,9 +278,7 @@ static lk_status prefill_sessions(struct lk_op *op, lk_err *err) {
         selecting++;
     if (!status && selecting < n) group[n_group++] = session[selecting];
     for (size_t i = 0; !status && i < n; i++)
-        if (!selects_rows(session[i]) && !session[i]->recipe->eager)
-            /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): lk_agree keeps a failure */
-            group[n_group++] = session[i];
+        if (!selects_rows(session[i]) && !session[i]->recipe->eager) group[n_group++] = session[i];
     if (n_group > 0) {
         struct lk_prefill p = prefill_of(op, group, n_group);
         status = prefill_group(&p, err);

@@ -193,9 +193,12 @@ struct lk_repeated_layer {
     int layer;
 };
 
+static int n_gated(const struct lk_hparams *hp) {
+    return hp->recurrence.kind == LK_SHORT_CONV ? 0 : hp->recurrence.n_v_head;
+}
+
 static size_t input_floats(const struct lk_hparams *hp, int n_tok) {
-    int gates = hp->recurrence.kind == LK_SHORT_CONV ? 0 : 2 * hp->recurrence.n_v_head;
-    return (size_t)n_tok * (lk_recurrence_channels(&hp->recurrence) + gates);
+    return (size_t)n_tok * (lk_recurrence_channels(&hp->recurrence) + 2 * n_gated(hp));
 }
 
 /* Recurrent layers that this process has in RAM, or `min` if they are fewer. */
@@ -232,7 +235,7 @@ uint64_t lk_recurrent_drafts_bytes(const struct lk_net *net, int n_tok) {
 
 /* What a recurrent layer gets from the tokens of a pass. */
 struct recurrent_input {
-    float *mixed, *decay, *beta; /* the last two are NULL if the layers are convolutions */
+    float *mixed, *decay, *beta; /* the last two are empty if the layers are convolutions */
 };
 
 /* The inputs of layer `layer`, which is recurrent. */
@@ -242,8 +245,7 @@ static struct recurrent_input input_of(const struct lk_recurrent_drafts *d,
     int at = hp->index[layer] - hp->held_recurrent[0];
     float *mixed = d->input + at * input_floats(hp, d->n_cap),
           *decay = mixed + n * lk_recurrence_channels(&hp->recurrence);
-    if (hp->recurrence.kind == LK_SHORT_CONV) return (struct recurrent_input){mixed, NULL, NULL};
-    return (struct recurrent_input){mixed, decay, decay + n * hp->recurrence.n_v_head};
+    return (struct recurrent_input){mixed, decay, decay + n * n_gated(hp)};
 }
 
 /* ---- the graph: thread ith of nth does its share of a layer ---- */
@@ -323,14 +325,14 @@ void lk_recurrent_drafts_free(struct lk_session *s) {
 static void copy_pass(const struct lk_recurrent_drafts *from, struct lk_recurrent_drafts *to,
                       const struct lk_net *net) {
     const struct lk_hparams *hp = &net->hp;
-    size_t n = from->n_cap * sizeof(float), n_head = hp->recurrence.n_v_head;
+    size_t n = from->n_cap * sizeof(float);
     memcpy(to->before, from->before, lk_recurrent_ram_bytes(net));
     for (int layer = 0; layer < hp->n_layer; layer++) {
         if (!is_in_ram(net, layer)) continue;
         struct recurrent_input x = input_of(from, hp, layer), y = input_of(to, hp, layer);
         memcpy(y.mixed, x.mixed, n * lk_recurrence_channels(&hp->recurrence));
-        if (x.decay) memcpy(y.decay, x.decay, n * n_head);
-        if (x.beta) memcpy(y.beta, x.beta, n * n_head);
+        memcpy(y.decay, x.decay, n * n_gated(hp));
+        memcpy(y.beta, x.beta, n * n_gated(hp));
     }
 }
 
@@ -430,7 +432,6 @@ static void recurrence_node(struct ggml_tensor *dst, int ith, int nth, void *use
                            (float *)dst->data + row * n_head * hp->recurrence.d_value);
         if (!seq->drafts || task % n_head != 0) continue;
         struct recurrent_input input = input_of(&seq->session->drafts, hp, job->layer);
-        /* Not a short convolution. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
         memcpy(input.decay, decay, (size_t)seq->n_tok * n_head * sizeof *decay);
         memcpy(input.beta, beta, (size_t)seq->n_tok * n_head * sizeof *beta);
     }
