@@ -29,10 +29,16 @@ MODELS = {
     "smol": ("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "qwen": ("Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf"),
     "mha": ("tiny-mha", "tiny-mha.gguf"),
+    "alibi": ("tiny-alibi", "tiny-alibi.gguf"),
 }
 # Bases are fitted on the first; nothing is chosen on the others.
 CALIBRATION = "data/wikitext2/valid.txt"
 WIKITEXT, NOVEL = "data/wikitext2/test.txt", "data/janeausten/emma.txt"
+
+
+def file_of(model):
+    """Of a model in MODELS, or of NAME.gguf that was written into the work folder."""
+    return f"models/{MODELS[model][1]}" if model in MODELS else f"{model}.gguf"
 
 
 class Missing(Exception):
@@ -60,6 +66,10 @@ class Lab:
             self.used.append(name)
         return results.find(self.kept, name) is not None if self.render else os.path.exists(self.path(name))
 
+    def made(self, name):
+        """Whether the work folder has a file that commands need. Formatting needs none."""
+        return self.render or os.path.exists(self.path(name))
+
     def run(self, command, out=None):
         """Run a command in the work folder; with `out`, keep its standard output there once it has succeeded."""
         if self.render:
@@ -77,17 +87,17 @@ class Lab:
 
     def lowkey(self, verb, model, *options, out=None):
         threads = ["-t", str(self.threads)] if self.threads else []
-        self.run(["./lowkey", *verb.split(), "-m", f"models/{MODELS[model][1]}", *threads, *options], out)
+        self.run(["./lowkey", *verb.split(), "-m", file_of(model), *threads, *options], out)
 
     def evaluate(self, model, tasks, *options):
         threads = ["-t", str(self.threads)] if self.threads else []
-        command = [sys.executable, "-m", "lowkey.evaluate", "-m", f"models/{MODELS[model][1]}", "--tasks", ",".join(tasks)]
+        command = [sys.executable, "-m", "lowkey.evaluate", "-m", file_of(model), "--tasks", ",".join(tasks)]
         self.run([*command, *threads, *options])
 
     def basis(self, model, name, *options, text=CALIBRATION, tokens="64k"):
         """The name of a sidecar made by `lowkey compress`, and what it printed (a dict)."""
         path, report = f"{model}-{name}.lk.gguf", f"results/compress-{model}-{name}.json"
-        if not self.has(report) or not (self.render or os.path.exists(self.path(path))):
+        if not self.has(report) or not self.made(path):
             source = ["--text", text, "--tokens", tokens] if text else []
             self.lowkey("compress", model, "--json", *source, "-o", path, *options, out=report)
         return path
@@ -156,6 +166,16 @@ class Lab:
             self.lowkey("bench", model, *command, out=out)
         return results.to_answer(self.measurement(out), "results")["results"]
 
+    def llama_depth(self, name, model, depth, n_tokens, repeat):
+        """Tokens per second that llama.cpp decodes with an f16 cache, with flash attention or without, whichever is faster."""
+        best = 0
+        for flash in ("off", "on"):
+            out = f"results/{name}-{flash}.json"
+            if not self.has(out):
+                self.run(["bench/llama_depth", file_of(model), str(depth), "f16", "f16", flash, str(self.threads or 2), "0", str(n_tokens), str(repeat)], out)
+            best = max([best, *results.to_answer(self.measurement(out), "results")["results"][0]["samples_ts"]])
+        return best
+
     def plan(self, name, model, recipes, contexts, *options, sidecar=None):
         out = f"results/{name}.json"
         if not self.has(out):
@@ -186,6 +206,8 @@ def parse(lab, name):
         words = [" ".join(line.split()) for line in lines if line.split()[:1] and line.split()[0].isdigit()]
         return results.of_columns(words, command, BATCH, MODELS["smol"][1], " ")
     answer = json.loads("".join(lines))
+    if isinstance(answer, list): # of bench/llama_depth
+        return results.of_answer({"model": os.path.basename(command.split()[1]), "results": answer}, command, "results", ("depth",))
     if "layers" in answer:
         return results.of_compress(answer, command)
     return results.of_answer(answer, command, *(("plans", ("n_tok",)) if "plans" in answer else ("results", ("depth",))))
