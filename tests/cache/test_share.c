@@ -311,6 +311,20 @@ static void test_truncate_ends_reservation(void **state) {
     close_family(&f);
 }
 
+/* A pool that shares the slabs of another one uses the numbers that this one does not. */
+static void test_unused_numbers_are_shared(void **state) {
+    struct lk_ledger common = {0}, ledger[2] = {{.common = &common}, {.common = &common}};
+    struct lk_pool pool[2];
+    lk_block block[3];
+    for (int i = 0; i < 2; i++) lk_pool_init(&pool[i], LK_SLAB_BYTES, &ledger[i]);
+    for (int i = 0; i < 3; i++) block[i] = lk_pool_alloc(&pool[0], LK_SLAB_BYTES);
+    lk_pool_free(&pool[0], block[1]);
+    assert_true(lk_pool_share(&pool[1], &pool[0]));
+    assert_int_equal(lk_pool_alloc(&pool[1], LK_SLAB_BYTES), block[1]);
+    for (int i = 0; i < 2; i++) lk_pool_destroy(&pool[i]);
+    assert_int_equal(total_bytes(&common) + total_bytes(&ledger[0]) + total_bytes(&ledger[1]), 0);
+}
+
 /* Any allocation may fail while a cache is copied, or while a step that copies blocks is prepared.
  * The original still holds what it held, and in the end everything is freed. */
 static void test_without_memory(void **state) {
@@ -427,6 +441,7 @@ int main(void) {
         cmocka_unit_test(test_sharing_changes_nothing),
         cmocka_unit_test(test_reserved_rows_allocate_nothing),
         cmocka_unit_test(test_truncate_ends_reservation),
+        cmocka_unit_test(test_unused_numbers_are_shared),
         cmocka_unit_test(test_without_memory),
         cmocka_unit_test(test_threads_share),
         cmocka_unit_test(test_limits),

@@ -98,6 +98,9 @@ static void anthropic_fields(void **state) {
                      "{'max_tokens': 3, 'messages': [" USER "], 'thinking': {'type': 'disabled'}}",
                      "{'max_tokens': 3, 'messages': [" USER "], 'chat_template_kwargs': "
                      "{'enable_thinking': false, 'thinking': false}}");
+    expect_converted(convert_anthropic,
+                     "{'max_tokens': 3, 'messages': [" USER "], 'reasoning_budget': 7}",
+                     "{'max_tokens': 3, 'messages': [" USER "], 'reasoning_budget': 7}");
 }
 
 static void anthropic_refuses(void **state) {

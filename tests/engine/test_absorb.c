@@ -243,6 +243,11 @@ static void test_errors(void **unused) {
         if (strcmp(broken.tensor[i].name, "blk.1.less.psi.w3") == 0) broken.tensor[i].name[0] = 'x';
     assert_int_equal(lk_session_enable_absorb(session, &broken, &err), LK_E_FORMAT);
     assert_non_null(strstr(err.msg, "lacks blk.1.less.psi.w3"));
+    memcpy(broken.tensor, sidecar->tensor, sidecar->n_tensor * sizeof *broken.tensor);
+    for (size_t i = 0; i < broken.n_tensor; i++)
+        if (strcmp(broken.tensor[i].name, "blk.0.less.phi.w2") == 0) broken.tensor[i].ne[2] = 3;
+    assert_int_equal(lk_session_enable_absorb(session, &broken, &err), LK_E_FORMAT);
+    assert_non_null(strstr(err.msg, "do not fit a model"));
     broken.n_tensor = 0;
     assert_int_equal(lk_session_enable_absorb(session, &broken, &err), LK_E_ARG);
     free(broken.tensor);

@@ -178,6 +178,7 @@ static void states_fit_their_bytes(void **state) {
         for (size_t n = STEP; n <= N * STEP; n += STEP) {
             assert_int_equal(lk_session_sync(s, tok, n, NULL, NULL), LK_OK);
             assert_int_equal(c->at[c->n - 1].n_tok, n);
+            assert_null(c->at[c->n - 1].cache->rows[LK_K]); /* only sessions need scratch memory */
             uint64_t held = lk_checkpoints_held_bytes(s),
                      counted = lk_checkpoints_bytes(s) + lk_model_get_info(model).shared_bytes -
                                atomic_load(&s->ledger.borrowed) -

@@ -355,6 +355,26 @@ static void test_shared_limit(void **state) {
     lk_model_free(model);
 }
 
+/* Checkpoints do not hold the room in which a session projects rows to latents. */
+static void test_checkpoints_project_nothing(void **state) {
+    lk_model *model = open_with_sidecar("llama", CTX, 2, 5);
+    lk_recipe *recipe;
+    lk_session_opts opts = {.n_ctx = CTX, .n_checkpoint = 4, .device = "emulated"};
+    int32_t tok[CTX];
+    random_tokens(tok, CTX, model, 9);
+    assert_int_equal(lk_recipe_parse(&recipe, "palu-rot", NULL), LK_OK);
+    lk_session *s = new_session(model, recipe, &opts);
+    sync_text(s, tok, PROMPT);
+    assert_true(s->checkpoints.n > 0);
+    for (int side = 0; side < 2; side++) {
+        assert_non_null(s->cache->projecting[side]);
+        assert_null(s->checkpoints.at[0].cache->projecting[side]);
+    }
+    lk_session_free(s);
+    lk_recipe_free(recipe);
+    lk_model_free(model);
+}
+
 /* What the card cannot do is refused by name. */
 static void test_refusals(void **state) {
     static const struct {
@@ -463,10 +483,15 @@ static void test_faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),      cmocka_unit_test(test_emulated),
-        cmocka_unit_test(test_emulated_latents), cmocka_unit_test(test_shared_limit),
-        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_same_logits),
+        cmocka_unit_test(test_emulated),
+        cmocka_unit_test(test_emulated_latents),
+        cmocka_unit_test(test_shared_limit),
+        cmocka_unit_test(test_checkpoints_project_nothing),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_errors),
         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,14 @@ static void test_pace_finds_what_pays(void **state) {
     assert_true(last > 0 && 1 + 0.1 * (double)(last + 3) <= 1.5 * 1.3);
 }
 
+/* Larger passes are supposed to take longer before they are measured: wrong drafts do not pay. */
+static void test_pace_supposes_larger_passes_slower(void **state) {
+    struct lk_draft_pace pace = {0};
+    for (int i = 0; i < 4; i++) lk_draft_pace_judge(&pace, 2, 1, 0);
+    lk_draft_pace_measure(&pace, 1, 1);
+    assert_int_equal(lk_draft_pace_choose(&pace, 2, 3, 0), 0);
+}
+
 /* ---- decoding ---- */
 
 struct text {
@@ -446,6 +454,7 @@ int main(void) {
         cmocka_unit_test(test_index_is_a_search),
         cmocka_unit_test(test_index_without_memory),
         cmocka_unit_test(test_pace_finds_what_pays),
+        cmocka_unit_test(test_pace_supposes_larger_passes_slower),
         cmocka_unit_test_prestate(test_same_tokens, (void *)"llama-spm"),
         cmocka_unit_test_prestate(test_same_tokens, (void *)"qwen35"),
         cmocka_unit_test_prestate(test_same_tokens, (void *)"qwen35moe"),

@@ -211,6 +211,11 @@ static void test_failed_allocations(void **state) {
         lk_session_clear(session);
     }
     assert_true(n_failed > 15);
+    lk_session *none = NULL;
+    lk_err err = {0};
+    atomic_store(&model->ledger.fail_at, 1);
+    assert_int_equal(lk_session_new(&none, model, recipe, NULL, &err), LK_E_NOMEM);
+    assert_true(!none && err.msg[0]);
     for (uint64_t limit = 1000; limit < 40u << 20; limit += limit / 5) {
         lk_session *small = NULL;
         lk_session_opts opts = {.n_ctx = N, .max_bytes = limit};

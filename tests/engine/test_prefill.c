@@ -403,6 +403,14 @@ static void wrong_files_are_refused(void **state) {
                 assert_int_equal(prefill(loaded, tok, LONG, NULL), LK_OK);
         }
         assert_true(n_refused > (int)n_wrong);
+        lk_err err = {0};
+        head.at = 1, head.is_prepared = 0; /* in a layer that was not begun */
+        memcpy(edited, file, size);
+        memcpy(edited + part, &head, sizeof head);
+        seal_session(edited, size);
+        assert_true(write_file(path, edited, size));
+        assert_int_equal(lk_session_load(loaded, NULL, path, &err), LK_E_FORMAT);
+        assert_non_null(strstr(err.msg, "impossible step"));
         assert_true(write_file(path, file, size));
         bool complete = false;
         for (int nth = 1; !complete; nth += case_runs(nth) ? 1 : 4) {

@@ -237,6 +237,9 @@ static void expensive_requests_are_refused(void **state) {
     server = serve_start(&opts);
     expect_refused(server, 413, "/v1/completions", repeat_item("ignored", "1", 20000),
                    "request_too_large");
+    char *chat = malloc(30000); /* counting its tokens renders it, too */
+    snprintf(chat, 30000, "{\"messages\": [{\"role\": \"user\", \"content\": \"%020000d\"}]}", 0);
+    expect_refused(server, 413, "/v1/chat/completions/input_tokens", chat, "request_too_large");
     json_decref(complete(server, 1, ""));
     expect_nothing_held(server);
     lk_server_stop(server);
@@ -409,6 +412,7 @@ static void a_full_queue_makes_room(void **state) {
     reply = http_request(lk_server_port(server), "POST", "/v1/completions", headers[1],
                          "{\"prompt\": [\"y\", \"z\"], \"max_tokens\": 1}");
     assert_int_equal(reply.status, 200);
+    assert_int_equal(slots_number(server, headers[0], "waiting"), 3); /* the first answer goes on */
     http_free(&reply);
     reply = http_read(fd[1]); /* the newest request of the first client */
     assert_int_equal(reply.status, 429);

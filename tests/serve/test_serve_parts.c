@@ -7,6 +7,7 @@
 #include "serve/openai_chat.h"
 #include "serve/openai_completion.h"
 #include "serve/request.h"
+#include "serve/response_store.h"
 #include "serve/tools.h"
 #include "test.h"
 
@@ -610,6 +611,30 @@ static void histogram_buckets(void **state) {
     lk_buf_free(&out);
 }
 
+/* ---- responses ---- */
+
+static void responses_are_kept_until_removed(void **state) {
+    struct lk_response_store *store = lk_response_store_new();
+    json_t *input = json_string("a"), *response = json_pack("{s:[{s:s}]}", "output", "id", "item");
+    char id[8];
+    for (int i = 0; i <= LK_STORED_RESPONSES; i++) {
+        snprintf(id, sizeof id, "r%d", i);
+        assert_true(lk_response_store_put(store, id, input, response));
+    }
+    assert_null(lk_response_store_text(store, "r0")); /* the oldest leaves first */
+    size_t n_byte;
+    json_t *items = lk_response_store_items(store, "r1", &n_byte);
+    assert_int_equal(json_array_size(items), 2);
+    assert_true(lk_response_store_remove(store, "r1"));
+    assert_false(lk_response_store_remove(store, "r1"));
+    assert_null(lk_response_store_items(store, "r1", &n_byte));
+    char *text = lk_response_store_text(store, id);
+    assert_string_equal(text, "{\"output\":[{\"id\":\"item\"}]}");
+    free(text);
+    json_decref(items), json_decref(input), json_decref(response);
+    lk_response_store_free(store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(detokenizer_utf8_and_stop_strings),
@@ -625,6 +650,7 @@ int main(void) {
         cmocka_unit_test(seeds_are_64_bit_integers),
         cmocka_unit_test(event_ring_is_bounded),
         cmocka_unit_test(secrets_are_compared_completely),
+        cmocka_unit_test(responses_are_kept_until_removed),
         cmocka_unit_test(work_errors_are_server_errors),
         cmocka_unit_test(api_errors_are_one_line),
         cmocka_unit_test(histogram_buckets),

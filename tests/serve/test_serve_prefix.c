@@ -11,14 +11,15 @@
 enum { CTX = 2048, N_SHARED = 700, N_OWN = 40, N_DECODE = 6 };
 
 static lk_model *model;
-static lk_recipe *recipes[3];
+enum { N_RECIPE = 4, EVICTS = 3 };
+static lk_recipe *recipes[N_RECIPE];
 
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = lk_server_defaults();
     o.model = model;
     o.id = "tiny";
     o.recipe = (const lk_recipe *const *)recipes;
-    o.n_recipe = 3;
+    o.n_recipe = N_RECIPE;
     o.port = 0;
     o.n_ctx = CTX;
     o.n_checkpoint = 0; /* a session with one is cut back instead of copied */
@@ -165,22 +166,25 @@ static void shared_prefix_is_prefilled_once(void **state) {
     }
 }
 
-/* A prompt that another one extends, sent repeatedly: from the second time nothing is prefilled. */
+/* A prompt that another one extends, sent repeatedly: from the second time nothing is prefilled. A
+ * recipe that evicts shares whole prompts, too. */
 static void repeated_prompt_is_not_prefilled(void **state) {
     struct lk_server_opts opts = options();
-    struct lk_server *server = start(&opts);
-    long long cached;
-    const char *kv = lk_recipe_text(recipes[0]);
-    char *first = answer(server, kv, 3, 1, N_OWN, ", \"cache_prompt\": false", &cached);
-    expect_cached(server, kv, 3, 1, N_OWN + 300, ", \"cache_prompt\": false", 0);
-    for (int i = 0; i < 3; i++) {
-        char *again = answer(server, kv, 3, 1, N_OWN, "", &cached);
-        expect_same_ascii_text(again, first);
-        free(again);
-        if (i) assert_int_equal(cached, N_SHARED + N_OWN);
+    for (int k = 0; k <= EVICTS; k += EVICTS) {
+        struct lk_server *server = start(&opts);
+        long long cached;
+        const char *kv = lk_recipe_text(recipes[k]);
+        char *first = answer(server, kv, 3, 1, N_OWN, ", \"cache_prompt\": false", &cached);
+        expect_cached(server, kv, 3, 1, N_OWN + 300, ", \"cache_prompt\": false", 0);
+        for (int i = 0; i < 3; i++) {
+            char *again = answer(server, kv, 3, 1, N_OWN, "", &cached);
+            expect_same_ascii_text(again, first);
+            free(again);
+            if (i) assert_int_equal(cached, N_SHARED + N_OWN);
+        }
+        free(first);
+        lk_server_stop(server);
     }
-    free(first);
-    lk_server_stop(server);
 }
 
 /* An f16 cache can be truncated in a copy, so the original conversation can continue. */
@@ -228,17 +232,91 @@ static void memory_limit_is_enforced(void **state) {
     }
 }
 
+/* A session that a prompt cannot copy, because both exceed the limit, is evicted for it. */
+static void memory_limit_forbids_a_copy(void **state) {
+    enum { F16 = 2, N_LONG = 400 };
+    struct lk_server_opts opts = options();
+    lk_plan plan;
+    lk_session_opts plan_opts = {.n_ctx = N_SHARED + N_LONG + N_DECODE};
+    assert_int_equal(lk_plan_make(model, recipes[F16], &plan_opts, &plan, NULL), LK_OK);
+    opts.max_bytes = (plan.peak_bytes - plan.weight_bytes) * 21 / 20;
+    opts.queue_s = 20;
+    struct lk_server *server = start(&opts);
+    expect_cached(server, "f16", 4, 1, N_LONG, "", 0);
+    expect_cached(server, "f16", 4, 2, N_OWN, "", 0);
+    lk_server_stop(server);
+}
+
+/* ---- chats, without a server ---- */
+
+/* A slot continues a chat if its own tokens and those of the rest fit the context. */
+static void a_chat_that_does_not_fit_is_not_continued(void **state) {
+    struct lk_server_opts opts = options();
+    opts.n_ctx = 8;
+    struct lk_slots slots = {.opts = &opts};
+    struct lk_slot *slot;
+    struct lk_completion completion = {.request = {.chat = true}};
+    int32_t other = 1;
+    struct lk_prompt prompt = {.text = "abcd", .tok = &other, .n_tok = 1};
+    struct lk_job job = {.completion = &completion, .prompt = &prompt};
+    assert_int_equal(lk_slots_add(&slots, 0, &slot, NULL), LK_OK);
+    lk_buf_append_str(&slot->text, "ab");
+    slot->n_tok = 6;
+    assert_null(lk_slots_match(&slots, &job));
+    slot->n_tok = 5;
+    assert_ptr_equal(lk_slots_match(&slots, &job), slot);
+    assert_int_equal(job.n_tok, 7);
+    free(job.tok);
+    lk_slots_free(&slots);
+}
+
+/* Of slots with the prompt's text in other tokens, the one that holds the most of it. */
+static void the_longest_text_is_continued(void **state) {
+    enum { N_WORD = 40, F16 = 2 };
+    struct lk_server_opts opts = options();
+    struct lk_slots slots = {.opts = &opts};
+    struct lk_completion completion = {.request = {.chat = true, .recipe = F16, .reuse = true}};
+    int32_t *word;
+    size_t n_word;
+    struct lk_prompt prompt = {.tok = calloc(N_WORD, sizeof *prompt.tok), .n_tok = N_WORD};
+    struct lk_job job = {.completion = &completion, .prompt = &prompt};
+    assert_int_equal(lk_tokenize(model, "hell", 4, 0, 9, &word, &n_word, NULL), LK_OK);
+    assert_int_equal(n_word, 1);
+    for (int i = 0; i < N_WORD; i++) prompt.tok[i] = *word;
+    lk_tokens_free(word);
+    for (size_t n = 30; n >= 20; n -= 10) { /* words, a token for each of their letters */
+        struct lk_slot *slot;
+        assert_int_equal(lk_slots_add(&slots, F16, &slot, NULL), LK_OK);
+        for (; slot->n_tok < 4 * n; slot->n_tok++) {
+            int32_t *letter;
+            size_t n_letter;
+            assert_int_equal(
+                lk_tokenize(model, "hell" + slot->n_tok % 4, 1, 0, 9, &letter, &n_letter, NULL),
+                LK_OK);
+            slot->tok[slot->n_tok] = *letter;
+            lk_tokens_free(letter);
+        }
+        assert_int_equal(lk_session_sync(slot->session, slot->tok, slot->n_tok, NULL, NULL), LK_OK);
+    }
+    struct lk_slot_source source = lk_shared_prefix_choose(&slots, &job);
+    assert_ptr_equal(source.reuse, slots.slot[0]);
+    assert_int_equal(job.n_tok, 4 * 30 + N_WORD - 30);
+    free(job.tok);
+    free(prompt.tok);
+    lk_slots_free(&slots);
+}
+
 static int open_model(void **state) {
-    static const char *const texts[] = {"best-3", "best-2", "f16"};
+    static const char *const texts[N_RECIPE] = {"best-3", "best-2", "f16", "h2o"};
     model = open_preset("qwen2-bpe", CTX, 1);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_RECIPE; i++)
         if (lk_recipe_parse(&recipes[i], texts[i], NULL) != LK_OK) return -1;
     return 0;
 }
 
 static int close_model(void **state) {
     lk_model_free(model);
-    for (int i = 0; i < 3; i++) lk_recipe_free(recipes[i]);
+    for (int i = 0; i < N_RECIPE; i++) lk_recipe_free(recipes[i]);
     return 0;
 }
 
@@ -248,6 +326,9 @@ int main(void) {
         cmocka_unit_test(repeated_prompt_is_not_prefilled),
         cmocka_unit_test(f16_copy_is_truncated),
         cmocka_unit_test(memory_limit_is_enforced),
+        cmocka_unit_test(memory_limit_forbids_a_copy),
+        cmocka_unit_test(a_chat_that_does_not_fit_is_not_continued),
+        cmocka_unit_test(the_longest_text_is_continued),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -78,6 +78,7 @@ static const struct answer answers[] = {
      "f {\"a\":1}#abcdefgh1", ""},
     {"[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\"}", W, ""},
     {"[TOOL_CALLS]get_weather{\"city\": \"Paris\"}[TOOL_CALLS]f[ARGS]{}", W ";f {}", ""},
+    {"[TOOL_CALLS]get_weather[ARGS] {\"city\": \"Paris\"}", W, ""},
     {"Text [TOOL_CALLS] and more", NULL, ""},
 };
 enum { N_ANSWER = sizeof answers / sizeof *answers };

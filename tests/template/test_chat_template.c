@@ -60,17 +60,34 @@ static void set_template(struct gguf_context *g, void *user) {
     gguf_set_val_str(g, "tokenizer.chat_template", user);
 }
 
-static struct lk_vocab *open_with(const char *template) {
+/* The same, and the first token is a control token that starts texts. */
+static void set_first_token(struct gguf_context *g, void *user) {
+    set_template(g, user);
+    int64_t types = gguf_find_key(g, "tokenizer.ggml.token_type");
+    int32_t type[MAX_TOKENS];
+    size_t n = gguf_get_arr_n(g, types);
+    memcpy(type, gguf_get_arr_data(g, types), n * sizeof *type);
+    type[0] = CONTROL;
+    gguf_set_arr_data(g, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, type, n);
+    gguf_set_val_u32(g, "tokenizer.ggml.bos_token_id", 0);
+    gguf_set_val_bool(g, "tokenizer.ggml.add_bos_token", true);
+}
+
+static struct lk_vocab *open_edited(void (*edit)(struct gguf_context *, void *),
+                                    const char *template) {
     char path[256];
     const char *dir = getenv("TMPDIR");
     struct lk_vocab *v = NULL;
     lk_err err = {0};
     snprintf(path, sizeof path, "%s/lowkey-chat-%d.gguf", dir ? dir : "/tmp", (int)getpid());
-    assert_true(
-        tiny_gguf_write_edited(path, tiny_preset("qwen2-bpe"), set_template, (void *)template));
+    assert_true(tiny_gguf_write_edited(path, tiny_preset("qwen2-bpe"), edit, (void *)template));
     if (lk_vocab_open(&v, path, &err)) fail_msg("%s", err.msg);
     unlink(path);
     return v;
+}
+
+static struct lk_vocab *open_with(const char *template) {
+    return open_edited(set_template, template);
 }
 
 /* Marked text, or an error; owned. Marks are shown as { and }. */
@@ -224,6 +241,19 @@ static void words_do_not_start_within_the_prompt_s(void **state) {
     lk_vocab_free(v);
 }
 
+/* Words that are too long to be repeated are not used in part. */
+static void words_of_calls_are_whole(void **state) {
+    struct lk_vocab *v = open_with(
+        "{{ tools | tojson if tools }}{%- for m in messages %}{{ m.role + ':' + m.content }}"
+        "{%- for c in m.tool_calls %}{{ 'word ' * 20 + '{\"name\": \"' + c.function.name + '\", "
+        "\"arguments\": ' + c.function.arguments | tojson + '}' }}{%- endfor %}{%- endfor %}");
+    lk_call_words got = {.after = ""};
+    assert_int_equal(lk_vocab_call_words(v, &got, NULL), LK_OK);
+    assert_non_null(strstr(got.sample, "word word"));
+    assert_int_equal(strlen(got.before) + strlen(got.after) + strlen(got.opening), 0);
+    lk_vocab_free(v);
+}
+
 #define THOUGHT(text)                                                                              \
     "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": " text      \
     ", \"reasoning_content\": \"h\", \"tool_calls\": [{\"id\": \"call-1\", \"type\": "             \
@@ -239,6 +269,14 @@ static void thoughts_and_calls_go_through_the_template(void **state) {
     lk_vocab_free(v);
     v = open_with(strict_tools);
     expect(v, &chat, "[INST]q[/INST]t[TOOL_CALLS]f[ARGS]{}[TOOL_RESULTS]r[/TOOL_RESULTS]");
+    lk_vocab_free(v);
+}
+
+/* Tokenizing adds the token that starts a text, so a template's is dropped, whatever its number. */
+static void first_token_is_added_once(void **state) {
+    struct lk_vocab *v = open_edited(
+        set_first_token, "{{ bos_token }}{%- for m in messages %}{{ m.content }}{%- endfor %}");
+    expect(v, &(lk_chat){.messages = "[{\"role\": \"user\", \"content\": \"q\"}]"}, "q");
     lk_vocab_free(v);
 }
 
@@ -496,7 +534,9 @@ int main(void) {
         cmocka_unit_test(tools_go_through_the_template),
         cmocka_unit_test(words_of_calls_are_the_template_s),
         cmocka_unit_test(words_do_not_start_within_the_prompt_s),
+        cmocka_unit_test(words_of_calls_are_whole),
         cmocka_unit_test(thoughts_and_calls_go_through_the_template),
+        cmocka_unit_test(first_token_is_added_once),
         cmocka_unit_test(last_message_is_continued),
         cmocka_unit_test(conversations_are_rewritten),
         cmocka_unit_test(strangers_make_no_control_tokens),
