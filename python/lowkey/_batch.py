@@ -29,6 +29,8 @@ class Batch:
 
         If a session cannot be evaluated, the others are, and then its error is raised.
         """
+        if len(sessions) != len(tokens):
+            raise ValueError(f"{len(sessions)} sessions, but tokens of {len(tokens)}")
         arrays = [ffi.new("int32_t[]", some) for some in tokens]
         entries, call = ffi.new("lk_batch_entry[]", len(sessions)), Call()
         with contextlib.ExitStack() as used:
@@ -47,9 +49,9 @@ class Batch:
         """The texts of streams (Session.stream) of different sessions, each generated to its end."""
         pieces: list[list[str]] = [[] for _ in streams]
         while running := [i for i, stream in enumerate(streams) if stream.finish_reason is None]:
-            pending = [stream for stream in streams if stream._pending is not None]
+            pending = [(stream._session, [token]) for stream in streams if (token := stream._pending) is not None]
             if pending:
-                self.eval([stream._session for stream in pending], [[stream._pending] for stream in pending])
+                self.eval([session for session, _ in pending], [tokens for _, tokens in pending])
             for i in running:
                 pieces[i].append(streams[i]._advance())
         return ["".join(some) for some in pieces]

@@ -2,6 +2,7 @@
 import json
 import subprocess
 
+import numpy
 import pytest
 
 import lowkey
@@ -84,3 +85,21 @@ def test_cancel_a_stream(session):
     session.cancel()
     with pytest.raises(lowkey.CancelledError):
         list(stream)
+
+
+def test_batch(model):
+    """Sessions of one batch hold what sessions of their own would, and an error of one is no error of the others."""
+    tokens = [model.tokenize(text) for text in ("hello there", "hello", "you")]
+    alone = [lowkey.Session(model, "best-3", n_ctx=16) for _ in tokens]
+    together = [lowkey.Session(model, "best-3", n_ctx=16) for _ in tokens]
+    for session, some in zip(alone, tokens):
+        session.eval(some)
+    batch = lowkey.Batch(model)
+    batch.eval(together, tokens)
+    for one, other in zip(alone, together):
+        assert one.tokens == other.tokens and numpy.allclose(one.logits, other.logits, rtol=1e-3, atol=1e-3)
+    with pytest.raises(lowkey.FullError):
+        batch.eval(together, [[1], [1] * 16, [1]])
+    assert [session.n_tokens for session in together] == [len(tokens[0]) + 1, len(tokens[1]), len(tokens[2]) + 1]
+    with pytest.raises(ValueError, match="3 sessions, but tokens of 1"):
+        batch.eval(together, [[1]])
