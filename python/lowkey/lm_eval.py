@@ -82,15 +82,16 @@ class LowkeyLM(TemplateLM):  # type: ignore[misc]
             raise ValueError(f"step is {step}; give 1 to {EVAL_MAX}")
         if weights not in ("shipped", "f32"):
             raise ValueError(f"weights is {weights!r}; give 'shipped' or 'f32'")
-        if not str(batch_size or 1).isdigit() or int(batch_size or 1) < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; give a number")
+        together = "1" if batch_size is None else str(batch_size)
+        if not together.isdecimal() or int(together) < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; give a number from 1 on")
         opened = Model(
             model, threads, sidecar, weights="f32" if weights == "f32" else "shipped"
         )
         self.model = opened
         self.session = Session(opened, kv, n_ctx=n_ctx)
         self.saved = Session(opened, self.session.recipe, n_ctx=n_ctx)
-        self.others = [Session(opened, self.session.recipe, n_ctx=n_ctx) for _ in range(1, int(batch_size or 1))]
+        self.others = [Session(opened, self.session.recipe, n_ctx=n_ctx) for _ in range(1, int(together))]
         self.batch = Batch(opened)
         self.context, self.step = context, step
         self.split_prompts, self.keep_spaces = split_prompts, keep_spaces

@@ -88,7 +88,7 @@ def test_cancel_a_stream(session):
 
 
 def test_batch(model):
-    """Sessions of one batch hold what sessions of their own would, and an error of one is no error of the others."""
+    """A batch gives each session what evaluating it alone gives, and one that fails does not affect the others."""
     tokens = [model.tokenize(text) for text in ("hello there", "hello", "you")]
     alone = [lowkey.Session(model, "best-3", n_ctx=16) for _ in tokens]
     together = [lowkey.Session(model, "best-3", n_ctx=16) for _ in tokens]

@@ -125,3 +125,5 @@ def test_wrong_options(chat_path):
         new(chat_path, context="fast")
     with pytest.raises(ValueError, match="batch_size is 'auto'"):
         new(chat_path, batch_size="auto")
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        new(chat_path, batch_size=0)

@@ -238,7 +238,7 @@ static void forms(void **state) {
     }
 }
 
-/* Next to the arguments as JSON there are those that the model wrote. */
+/* The arguments as the model wrote them are kept next to their JSON. */
 static void written_arguments(void **state) {
     static const struct {
         const char *text, *want;
