@@ -12,7 +12,7 @@ and the resident memory of the server. Exits with status 1 if
   - the server died, printed a sanitizer's report, or did not stop with status 0
   - a session is not idle at the end
   - a client got no answer, except when the server was stopped or refused it with 429 or 503
-  - an agent's next turn did not find its conversation, neither in memory nor in the store
+  - an agent's next turn did not find its conversation, neither in memory nor in the store, or there was no next turn
   - resident memory grew between the second and the third restart: its maximum in the last third of that time is more
     than GROWTH times its maximum in the third before (judged from 3,000 seconds on: before,
     the caches still fill)
@@ -38,6 +38,7 @@ from serve_process import HOST, Server, quantile
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 OPTIONS = ["-c", "8k", "-n", "40", "--cache-limit", "128", "--request-memory", "256", "--store-limit", "256"]
 RESTARTS = 0.1, 0.2, 0.95  # parts of the time
+LONGER = 10  # a run goes on for up to so many times its seconds until an agent has continued a conversation
 LAYERS = 2
 GROWTH = 1.03
 FOUND = 0.9  # of what the server held of a conversation, at least this part must be found
@@ -74,7 +75,8 @@ class Soak:
         self.n_interrupted = self.n_agent = self.n_found = self.n_prompt = self.n_cached = 0
 
     def running(self):
-        return time.monotonic() < self.begin + self.seconds and not self.died
+        seconds = time.monotonic() - self.begin
+        return not self.died and (seconds < self.seconds or not self.n_found and seconds < LONGER * self.seconds)
 
     def restart(self):
         self.up.clear()
