@@ -29,7 +29,7 @@ def latency(lab):
 
 def throughput(lab):
     """Tokens per second of all sessions, 4,096 tokens each."""
-    return [batch_table(lab, "methods-batch", MODEL, methods(lab), 4096, (1, 4, 16))]
+    return [batch_table(lab, "methods-batch", MODEL, methods(lab), 4096, 16, (1, 4, 16))]
 
 
 def memory(lab):

@@ -191,7 +191,7 @@ class Lab:
 # Columns of what bench/less, bench/answers and bench/batch print.
 LESS = ("text", "ppl", "error", "kl", "kl_error", "top1", "bytes", "state", "network", "recipe")
 ANSWERS = ("recipe", "kind", "tokens", "kl", "kl_error", "nats", "top1", "worse", "hellinger", "state_share", "missed")
-BATCH = ("n", "tokens_per_second", "of_one", "ms_per_pass", "build_ms", "cache_mib")
+BATCH = ("n", "tokens_per_second", "of_one", "ms_per_pass", "build_ms", "cache_mib", "all_tokens_per_second", "prompt_seconds")
 
 
 def parse(lab, name):
@@ -272,16 +272,39 @@ def task_table(lab, name, model, groups, tasks, options):
     return table(head, rows)
 
 
-def batch_table(lab, name, model, methods, depth, sizes):
-    """Tokens per second of all sessions of a batch, and in multiples of the first method's, from bench/batch.
-    methods: [(label, recipe, sidecar or None), ...]"""
-    rows, first = [], None
-    for i, (label, kv, sidecar) in enumerate(methods):
-        out = f"results/{name}-{model}-{i}.txt"
-        if not lab.has(out):
-            basis = ["--sidecar", sidecar] if sidecar else []
-            lab.run(["bench/batch", *basis, f"models/{MODELS[model][1]}", kv, str(depth), "16", *map(str, sizes)], out)
-        speed = {r["metrics"]["n"]: r["metrics"]["tokens_per_second"] for r in lab.measurement(out)["records"]}
-        first = first or speed
-        rows.append([label] + [f"{speed[n]:.1f} ({speed[n] / first[n]:.2f}x)" for n in sizes])
+ROUNDS = 3  # of each cache, in turn
+BATCH_LIMIT = 512 * 2**20  # bytes of all caches of a batch: a batch that needs more is left out
+
+
+def batch_table(lab, name, model, methods, depth, steps, sizes, text=None, speed="tokens_per_second"):
+    """Tokens per second of all sessions of a batch, means and standard errors of ROUNDS rounds, and in multiples of the first
+    method's, from bench/batch. methods: [(label, recipe, sidecar or None), ...]"""
+    found = [{} for _ in methods]
+    for turn in range(ROUNDS):
+        for i, (_, kv, sidecar) in enumerate(methods):
+            out = f"results/{name}-{model}-{i}-{turn}.txt"
+            if not lab.has(out):
+                plan = lab.plan(f"{name}-plan-{i}", model, [kv], [str(depth + steps)], sidecar=sidecar)[0]
+                fitting = [n for n in sizes if n * plan["cache_bytes"] <= BATCH_LIMIT]
+                options = (["--sidecar", sidecar] if sidecar else []) + (["--prompts", text] if text else [])
+                threads = ["--threads", str(lab.threads)] if lab.threads else []
+                lab.run(["bench/batch", *options, *threads, f"models/{MODELS[model][1]}", kv, str(depth), str(steps), *map(str, fitting)], out)
+            for r in lab.measurement(out)["records"]:
+                found[i].setdefault(r["metrics"]["n"], []).append(r["metrics"][speed])
+    rows = []
+    for (label, _, _), speeds in zip(methods, found):
+        row = [label]
+        for n in sizes:
+            if n not in speeds:
+                row.append("-")
+                continue
+            mean, error = mean_and_error(speeds[n])
+            first = found[0].get(n)
+            row.append(f"{mean:.1f} ± {error:.1f}" + (f" ({mean / mean_and_error(first)[0]:.2f}x)" if first else ""))
+        rows.append(row)
     return table(["cache"] + [f"{n} session{'s' * (n > 1)}, tokens/s" for n in sizes], rows)
+
+
+def mean_and_error(values):
+    mean = sum(values) / len(values)
+    return mean, (sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)) ** 0.5
