@@ -12,6 +12,7 @@
 #include "xalloc.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -132,19 +133,28 @@ static int write_recipe(const struct auto_tune *a, const char *path, const lk_re
     return status ? print_lk_error(&err) : STATUS_OK;
 }
 
-/* Store a recipe, or the preset of its size if that is better on the text. */
+/* Store a recipe, or the preset of its size if that is better on the text. The default is f16 if
+ * both lose much more than the models that the presets were made with lose (0.001 to 0.003). */
 static int store(const struct auto_tune *a, const struct auto_name *size, const lk_recipe *preset,
                  const lk_tuned *tuned, const lk_compare_result *of_preset) {
+    const double max_default_kl = 0.03;
     const lk_compare_result *c = &tuned->measured;
     bool better = c->kl_mean < of_preset->kl_mean;
+    bool exact = size == &auto_names[0] && fmin(c->kl_mean, of_preset->kl_mean) > max_default_kl;
     char *path = auto_recipe_path(a->model, size);
     char *comment = xasprintf(
         "# %.3f bits per value at %" PRIu64 " tokens; KL %.6f +- %.6f, %s %.6f +- %.6f, on %" PRIu64
         " predictions of the text%s\n",
         tuned->plan.bits_per_value, tuned->plan.n_tok, c->kl_mean, c->kl_stderr,
         lk_recipe_text(preset), of_preset->kl_mean, of_preset->kl_stderr, c->n_scored,
-        better ? "" : "; so the preset is kept");
-    int status = write_recipe(a, path, better ? tuned->recipe : preset, comment);
+        exact    ? "; too much for a default"
+        : better ? ""
+                 : "; so the preset is kept");
+    lk_recipe *f16 = NULL;
+    int status = exact ? recipe_open("f16", &f16) : STATUS_OK;
+    if (!status)
+        status = write_recipe(a, path, exact ? f16 : better ? tuned->recipe : preset, comment);
+    lk_recipe_free(f16);
     free(comment);
     free(path);
     return status;
@@ -219,7 +229,11 @@ int auto_recipe_open(const struct auto_args *args, const struct model_args *of, 
         return auto_recipe_fit(model, (uint64_t)args->memory << 20, (int32_t)of->n_ctx, recipe);
     }
     if (args && args->tune) status = auto_recipes_make_now(model);
-    return status ? status : auto_recipe_of_size(model, auto_name_of(kv), !of->cluster, recipe);
+    if (!status) status = auto_recipe_of_size(model, auto_name_of(kv), !of->cluster, recipe);
+    if (!status && strcmp(lk_recipe_text(*recipe), "f16") == 0)
+        print_error("the cache is f16: quantized ones lose much with this model, or have not been "
+                    "measured (docs/tuning.md)");
+    return status;
 }
 
 /* ---- in the background ---- */

@@ -77,11 +77,35 @@ rm "$file"
 good run -p 'one fish' -n 2 --tune
 [ -n "$(stored auto-4)" ] || fail "--tune stored nothing"
 
+# A model with sharp attention loses too much with either recipe: the default is exact, smaller sizes are not.
+python3 - "$tests/serve" <<'EOF'
+import sys
+sys.path.insert(0, sys.argv[1])
+import tiny_model
+plain, sharp = tiny_model.tensors, {"attn_q": 8, "attn_output": 20}
+tiny_model.tensors = lambda words: [(name, shape, deviation * sharp.get(name.split(".")[-2], 1)) for name, shape, deviation in plain(words)]
+tiny_model.write_model("sensitive.gguf")
+EOF
+good tune -t 1 -m sensitive.gguf --json
+json '[r["kv"] == "f16" for r in d["stored"]] == [True, False, False]'
+"$bin" run -m sensitive.gguf -p 'one fish' -n 2 >out 2>err || fail "run: $(head -c 400 err)"
+grep -q 'the cache is f16' err || fail "run does not say that its cache is f16"
+grep -q 'too much for a default' "$(ls -t cache/recipes/*-auto-4 | head -1)" || fail "the recipe does not say why it is f16"
+
+# So is that of gpt-oss, until it was tuned.
+if "${LOWKEY_BUILD:-none}/tests/write_tiny_models" . >/dev/null 2>&1; then
+  good plan -m gpt-oss.gguf --kv auto --kv f16 --kv auto-3 --kv best-3 -c 4k --json
+  json 'all(d["plans"][i]["cache_bytes"] == d["plans"][i + 1]["cache_bytes"] for i in (0, 2))'
+  rm -- *.gguf
+  write_tiny_model tiny.gguf
+fi
+
 # A server starts the process only if nothing is stored, and the process ends with it.
 serve() {
+  rm -f serve.out
   LOWKEY_TUNE=1 "$bin" serve --port 0 >serve.out 2>serve.err &
   server=$!
-  for _ in $(seq 1 200); do grep -q http serve.out && break; sleep 0.05; done
+  for _ in $(seq 1 200); do grep -qs http serve.out && break; sleep 0.05; done
   child=$(pgrep -f "tune --while $server")
 }
 serve
