@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
     s.depth = argc > 3 ? strtoul(argv[3], NULL, 10) : 4096;
     s.steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 32;
     int most_steps =
-        s.text ? MAX_STEPS : MAX_STEPS / 16; /* the caches grow if none is filled anew */
+        s.text ? MAX_STEPS : MAX_STEPS / 16; /* several measurements fill the same caches */
     if (s.depth < 1 || s.steps < 1 || s.steps > most_steps)
         return fprintf(stderr, "bench/batch: depth must be at least 1, steps 1 to %d\n",
                        most_steps),

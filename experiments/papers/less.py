@@ -1,7 +1,7 @@
 """Get More with LESS (Dong et al.): tables 2, 4, 5 and 7, figures 6 to 8."""
 import os
 
-from .runner import MODELS, TOP, WIKITEXT, Missing, batch_table, paired, table
+from .runner import MODELS, TOP, WIKITEXT, Missing, paired, table
 
 TITLE = "LESS"
 MODEL = "smol"
@@ -57,6 +57,11 @@ def small_networks(lab, name, *options, budget="82"):
     return networks(lab, name, *options, sequences=16, epochs=20, budget=budget, prompt="0,1024")
 
 
+def speed_networks(lab):
+    """Networks for measuring time, which does not depend on their values."""
+    return networks(lab, "speed", sequences=2, epochs=1, budget="82", prompt="0")
+
+
 def bench_less(lab, name, groups):
     """{(text, recipe): dict} of bench/less. groups: [(sidecar or None, [recipe, ...]), ...]"""
     out = f"results/{name}.tsv"
@@ -94,13 +99,6 @@ def table2(lab):
     plain = [recipe for _, recipe, _ in rows if "absorb" not in recipe]
     found = bench_less(lab, "less-2", [(None, plain), (main_networks(lab), [recipe for _, recipe, _ in rows if "absorb" in recipe])])
     return [gap_table(found, rows)]
-
-
-def table6(lab):
-    """Claim (Llama 2 7B, 2,048 tokens of prompt and 2,048 generated): 24 sequences: 421 tokens/s with the full cache, 628 with more rows, 517 with LESS; 64: out of memory, 819, 699."""
-    speed = networks(lab, "speed", sequences=2, epochs=1, budget="82", prompt="0")
-    methods = [("full", "f16", None)] + [(label, kv, speed if "absorb" in kv else None) for label, kv in recipes(26)]
-    return [batch_table(lab, "less-6", MODEL, methods, 1024, 1024, (4, 16), text=WIKITEXT, speed="all_tokens_per_second")]
 
 
 def table7(lab):
@@ -200,5 +198,5 @@ def figure8(lab):
     return [table(["prompt", "ROUGE-1: H2O − full", "LESS − H2O", "nats per token: H2O − full", "LESS − H2O"], rows)]
 
 
-TABLES = [("table 2", table2), ("table 4", table4), ("table 6", table6), ("table 7", table7), ("chat", chat), ("figure 6", figure6), ("figure 7", figure7),
+TABLES = [("table 2", table2), ("table 4", table4), ("table 7", table7), ("chat", chat), ("figure 6", figure6), ("figure 7", figure7),
           ("figure 8", figure8)]

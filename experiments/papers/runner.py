@@ -276,31 +276,27 @@ ROUNDS = 3  # of each cache, in turn
 BATCH_LIMIT = 512 * 2**20  # bytes of all caches of a batch: a batch that needs more is left out
 
 
-def batch_table(lab, name, model, methods, depth, steps, sizes, text=None, speed="tokens_per_second"):
-    """Tokens per second of all sessions of a batch, means and standard errors of ROUNDS rounds, and in multiples of the first
-    method's, from bench/batch. methods: [(label, recipe, sidecar or None), ...]"""
+def batch_table(lab, name, model, methods, n_prompt, n_new, sizes, text):
+    """Tokens per second of all sessions of a batch, prompts' time included: means and standard errors of ROUNDS rounds, and
+    multiples of the first method's, from bench/batch. methods: [(label, recipe, sidecar or None), ...]"""
     found = [{} for _ in methods]
     for turn in range(ROUNDS):
         for i, (_, kv, sidecar) in enumerate(methods):
-            out = f"results/{name}-{model}-{i}-{turn}.txt"
+            plan = lab.plan(f"{name}-plan-{i}", model, [kv], [str(n_prompt + n_new)], sidecar=sidecar)[0]
+            out = f"results/{name}-{i}-{turn}.txt"
             if not lab.has(out):
-                plan = lab.plan(f"{name}-plan-{i}", model, [kv], [str(depth + steps)], sidecar=sidecar)[0]
-                fitting = [n for n in sizes if n * plan["cache_bytes"] <= BATCH_LIMIT]
-                options = (["--sidecar", sidecar] if sidecar else []) + (["--prompts", text] if text else [])
-                threads = ["--threads", str(lab.threads)] if lab.threads else []
-                lab.run(["bench/batch", *options, *threads, f"models/{MODELS[model][1]}", kv, str(depth), str(steps), *map(str, fitting)], out)
+                fitting = [str(n) for n in sizes if n * plan["cache_bytes"] <= BATCH_LIMIT]
+                options = (["--sidecar", sidecar] if sidecar else []) + (["--threads", str(lab.threads)] if lab.threads else [])
+                lab.run(["bench/batch", "--prompts", text, *options, file_of(model), kv, str(n_prompt), str(n_new), *fitting], out)
             for r in lab.measurement(out)["records"]:
-                found[i].setdefault(r["metrics"]["n"], []).append(r["metrics"][speed])
+                found[i].setdefault(r["metrics"]["n"], []).append(r["metrics"]["all_tokens_per_second"])
     rows = []
     for (label, _, _), speeds in zip(methods, found):
         row = [label]
         for n in sizes:
-            if n not in speeds:
-                row.append("-")
-                continue
-            mean, error = mean_and_error(speeds[n])
-            first = found[0].get(n)
-            row.append(f"{mean:.1f} ± {error:.1f}" + (f" ({mean / mean_and_error(first)[0]:.2f}x)" if first else ""))
+            mean, error = mean_and_error(speeds[n]) if n in speeds else (0, 0)
+            times = f" ({mean / mean_and_error(found[0][n])[0]:.2f}x)" if n in found[0] else ""
+            row.append(f"{mean:.1f} ± {error:.1f}{times}" if n in speeds else "out of memory")
         rows.append(row)
     return table(["cache"] + [f"{n} session{'s' * (n > 1)}, tokens/s" for n in sizes], rows)
 

@@ -5,7 +5,7 @@
  *
  * It is the recipe that `lowkey tune` stored for the model, else the preset of this size that was
  * tuned for it, else the preset best-N. But `auto` is f16 for gpt-oss until it was tuned, and for
- * models of which `lowkey tune` measured that they lose too much. In $LOWKEY_CACHE/recipes or
+ * a model that loses too much by the measurements of `lowkey tune`. In $LOWKEY_CACHE/recipes or
  * ~/.cache/lowkey/recipes are:
  *
  *   IDENTITY-auto-N    a recipe file, with comments

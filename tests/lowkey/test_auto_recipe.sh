@@ -92,7 +92,7 @@ json '[r["kv"] == "f16" for r in d["stored"]] == [True, False, False]'
 grep -q 'the cache is f16' err || fail "run does not say that its cache is f16"
 grep -q 'too much for a default' "$(ls -t cache/recipes/*-auto-4 | head -1)" || fail "the recipe does not say why it is f16"
 
-# So is that of gpt-oss, until it was tuned.
+# So is gpt-oss's, until it was tuned.
 if "${LOWKEY_BUILD:-none}/tests/write_tiny_models" . >/dev/null 2>&1; then
   good plan -m gpt-oss.gguf --kv auto --kv f16 --kv auto-3 --kv best-3 -c 4k --json
   json 'all(d["plans"][i]["cache_bytes"] == d["plans"][i + 1]["cache_bytes"] for i in (0, 2))'
