@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "model/blocks.h"
 #include "tune/prompts.h"
+#include "tune/swap_rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,7 @@
  * exact, and at more bits without that level. */
 enum { MAX_MORE = 2, MAX_LOSS = LK_TUNE_N_RECENT + MAX_MORE };
 
-enum { MOVE_ROWS = 64, MAX_ANCHORED = 2 /* layers with one anchor */ };
+enum { MAX_ANCHORED = 2 /* layers with one anchor */ };
 
 /* Attention of one layer, of the tokens that are scored. */
 struct layer_call {
@@ -36,17 +37,16 @@ struct estimate {
     uint8_t bits[1 + MAX_MORE]; /* in increasing order */
     int n_loss;                 /* LK_TUNE_N_RECENT, and one for each of the bits but the first */
     size_t chunk;               /* the current one */
-    uint64_t chunk_id;          /* of its anchors in the log */
     lk_session *full, *coded;   /* the chunk's prompt */
     size_t n_q, n_out, n_row, n_move;
-    struct layer_call *call;      /* [n_layer] */
-    float *q;                     /* [n_q] queries of all layers */
-    float *exact;                 /* [MAX_ANCHORED][n_row] rows of a side as they were */
-    float *move;                  /* [MOVE_ROWS][widest head] */
-    float *before, *after;        /* [n_out] outputs of a layer's attention */
-    lk_prediction *score;         /* [n_query] */
+    struct layer_call *call; /* [n_layer] */
+    float *q;                /* [n_q] queries of all layers */
+    float *exact;            /* [n_together][MAX_ANCHORED][n_row] rows of a side as they were */
+    float *move;             /* [LK_SWAP_ROWS][widest head] */
+    float *before, *after;   /* [n_out] outputs of a layer's attention */
+    lk_prediction *score;    /* [n_together][n_query] */
     double (*power)[2][MAX_LOSS]; /* [n_group] of the output's change, sum over chunks */
-    struct anchor *anchor;        /* [n_layer] this chunk */
+    struct anchor *anchor;        /* [n_layer] of the first chunk */
     double *v_kl; /* [n_layer] KL of the errors of V, as the anchors have it: sum over chunks */
 };
 
@@ -62,19 +62,22 @@ static void count_floats(struct estimate *e) {
     e->n_out = n_query * (size_t)hp->n_head * d;
     e->n_q = (size_t)shape.n_layer * n_query * (size_t)hp->n_head * (d + (size_t)hp->d_rope);
     e->n_row = e->prompts->n_prompt * (width > v ? width : v);
-    e->n_move = MOVE_ROWS * d;
+    e->n_move = LK_SWAP_ROWS * d;
 }
 
 static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
+    size_t n_together = e->prompts->n_together;
     count_floats(e);
     e->call = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->call);
     e->q = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_q * sizeof *e->q);
-    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, MAX_ANCHORED * e->n_row * sizeof *e->exact);
+    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH,
+                        n_together * MAX_ANCHORED * e->n_row * sizeof *e->exact);
     e->move = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_move * sizeof *e->move);
     e->before = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->before);
     e->after = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->after);
-    e->score = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->prompts->n_query * sizeof *e->score);
+    e->score =
+        lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_together * e->prompts->n_query * sizeof *e->score);
     e->power = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_group * sizeof *e->power);
     e->anchor = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->anchor);
     e->v_kl = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->v_kl);
@@ -87,87 +90,19 @@ static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
 
 static void free_arrays(struct estimate *e) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
+    size_t n_together = e->prompts->n_together;
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->v_kl, n_layer * sizeof *e->v_kl);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->anchor, n_layer * sizeof *e->anchor);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->power, n_group * sizeof *e->power);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->score, e->prompts->n_query * sizeof *e->score);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->score,
+               n_together * e->prompts->n_query * sizeof *e->score);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->after, e->n_out * sizeof *e->after);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->before, e->n_out * sizeof *e->before);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->move, e->n_move * sizeof *e->move);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, MAX_ANCHORED * e->n_row * sizeof *e->exact);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact,
+               n_together * MAX_ANCHORED * e->n_row * sizeof *e->exact);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->q, e->n_q * sizeof *e->q);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->call, n_layer * sizeof *e->call);
-}
-
-/* ---- rows ---- */
-
-/* Positions [*a, *b) of one side of a layer that are quantized, and that the full cache holds. */
-static void find_coded(const struct estimate *e, int layer, int side, int64_t *a, int64_t *b) {
-    const struct lk_kv *kv = &e->coded->cache->kv[layer][side];
-    *a = *b = 0;
-    for (int level = 0; level < kv->n_level; level++) {
-        if (kv->rule[level].codec.coding == LK_F16 || kv->count[level].rows == 0) continue;
-        *a = lk_kv_position(kv, level, 0, 0);
-        *b = *a + kv->count[level].rows;
-    }
-    int64_t first = e->full->cache->kv[layer][side].first;
-    if (*a < first) *a = first;
-    if (*b < *a) *b = *a;
-}
-
-/* Write a head's rows x of positions [a, b), `stride` floats apart, to a full cache. */
-static void write_positions(const struct lk_kv *kv, int64_t a, int64_t b, int head, const float *x,
-                            size_t stride) {
-    for (struct lk_kv_span s = lk_kv_spans(kv); lk_kv_next_span(kv, a, b, &s);) {
-        struct lk_part part = lk_kv_part(kv, s.level, head);
-        for (int64_t pos = s.pos, n; pos < s.end; pos += n) {
-            int row;
-            char *block = lk_kv_locate(kv, s.level, pos - s.first, &row, &n);
-            if (n > s.end - pos) n = s.end - pos;
-            lk_codec_encode(&part, block + lk_level_part_offset(&kv->level[s.level], head), row,
-                            (int)n, x + (pos - a) * (int64_t)stride, stride);
-        }
-    }
-}
-
-/* Read the exact rows of positions [a, b) of a side of a layer, or write them back. */
-static void read_exact(const struct estimate *e, float *exact, const struct lk_kv *kv, int64_t a,
-                       int64_t b) {
-    size_t stride = lk_kv_width(kv);
-    for (int head = 0; head < kv->n_head; head++)
-        lk_kv_read_positions(kv, a, b, head, e->full->cache->kernels,
-                             exact + (size_t)head * kv->d_head, stride);
-}
-
-static void write_exact(const float *exact, const struct lk_kv *kv, int64_t a, int64_t b) {
-    size_t stride = lk_kv_width(kv);
-    for (int head = 0; head < kv->n_head; head++)
-        write_positions(kv, a, b, head, exact + (size_t)head * kv->d_head, stride);
-}
-
-/* Positions [a, b) of one side of a layer, whose exact rows are known from position `first` on. */
-struct rows {
-    const struct lk_kv *kv;
-    int layer;
-    int64_t first, a, b;
-};
-
-/* Replace positions by quantized rows whose error is multiplied by `factor`. */
-static void write_coded(struct estimate *e, const float *rows, const struct rows *r, float factor) {
-    const struct lk_kv *kv = r->kv, *from = &e->coded->cache->kv[r->layer][kv->side];
-    size_t stride = lk_kv_width(kv), d = (size_t)kv->d_head;
-    for (int head = 0; head < kv->n_head; head++)
-        for (int64_t pos = r->a, n; pos < r->b; pos += n) {
-            n = r->b - pos < MOVE_ROWS ? r->b - pos : MOVE_ROWS;
-            const float *exact = rows + (size_t)(pos - r->first) * stride + head * d;
-            lk_kv_read_positions(from, pos, pos + n, head, e->coded->cache->kernels, e->move, d);
-            for (int64_t row = 0; row < n; row++)
-                for (size_t c = 0; c < d; c++) {
-                    float *x = &e->move[(size_t)row * d + c], was = exact[(size_t)row * stride + c];
-                    *x = was + factor * (*x - was);
-                }
-            write_positions(kv, pos, pos + n, head, e->move, d);
-        }
 }
 
 /* ---- anchors ---- */
@@ -188,55 +123,92 @@ static int count_layers(const struct estimate *e, int layer) {
     return alone ? 1 : MAX_ANCHORED;
 }
 
-/* Replace the exact rows of V by rows whose errors are multiplied by `factor`, or write them back,
- * in n layers. */
-static void change_v(struct estimate *e, int layer, int n, float factor, bool back) {
-    for (int i = 0; i < n; i++) {
-        struct rows r = {.kv = &e->full->cache->kv[layer + i][LK_V], .layer = layer + i};
-        float *exact = e->exact + (size_t)i * e->n_row;
-        find_coded(e, r.layer, LK_V, &r.a, &r.b);
-        r.first = r.a;
+/* Positions of one side of a layer of the current chunk. kv: of the full cache or its copy. */
+static struct lk_swap find_rows(struct estimate *e, const struct lk_kv *kv, int layer) {
+    struct lk_swap r = {
+        .full = e->full, .coded = e->coded, .kv = kv, .layer = layer, .move = e->move};
+    lk_swap_find(&r);
+    return r;
+}
+
+/* Replace the current chunk's exact rows of V by rows whose errors are multiplied by `factor`, or
+ * write them back, in n layers. exact: [n][n_row] */
+static void change_v(struct estimate *e, float *exact, int layer, int n, float factor, bool back) {
+    for (int i = 0; i < n; i++, exact += e->n_row) {
+        struct lk_swap r = find_rows(e, &e->full->cache->kv[layer + i][LK_V], layer + i);
         if (back) {
-            write_exact(exact, r.kv, r.a, r.b);
+            lk_swap_write_exact(&r, exact);
         } else {
-            read_exact(e, exact, r.kv, r.a, r.b);
-            write_coded(e, exact, &r, factor);
+            lk_swap_read_exact(&r, exact);
+            lk_swap_write_coded(&r, exact, factor);
         }
     }
 }
 
-/* Measure the KL if errors of V in n layers are multiplied by `factor`. */
-static lk_status measure_kl(struct estimate *e, int layer, int n_layer, float factor, double *kl,
-                            lk_err *err) {
-    size_t n = e->prompts->n_query;
-    double sum = 0;
-    change_v(e, layer, n_layer, factor, false);
-    lk_status status = lk_session_copy(e->prompts->run, e->full, err);
+static void select_chunk(struct estimate *e, size_t chunk) {
+    e->chunk = chunk;
+    e->full = e->prompts->chunk[chunk].full;
+    e->coded = e->prompts->chunk[chunk].coded;
+}
+
+/* Chunks whose anchors are measured together. */
+struct together {
+    size_t n, chunk[LK_PROMPTS_TOGETHER];
+    struct anchor anchor[LK_PROMPTS_TOGETHER];
+};
+
+/* Measure the KL of each chunk if errors of V in some layers are multiplied by its factor. */
+static lk_status measure_kl(struct estimate *e, int layer, struct together *t, lk_err *err) {
+    int n_layer = count_layers(e, layer);
+    size_t n_query = e->prompts->n_query, n_changed = 0, n_row = MAX_ANCHORED * e->n_row;
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < t->n; i++, n_changed++) {
+        select_chunk(e, t->chunk[i]);
+        change_v(e, e->exact + i * n_row, layer, n_layer, t->anchor[i].factor, false);
+        status = lk_session_copy(e->prompts->run[i], e->full, err);
+    }
     if (!status)
-        status = lk_prompts_score(e->prompts, e->chunk, e->prompts->run, n, false, e->score, err);
-    change_v(e, layer, n_layer, factor, true);
-    for (size_t i = 0; !status && i < n; i++) sum += e->score[i].kl;
-    *kl = sum / (double)n;
+        status =
+            lk_prompts_score(e->prompts, t->chunk, t->n, e->prompts->run, false, e->score, err);
+    for (size_t i = 0; i < n_changed; i++) {
+        double sum = 0;
+        select_chunk(e, t->chunk[i]);
+        change_v(e, e->exact + i * n_row, layer, n_layer, 0, true);
+        for (size_t k = 0; !status && k < n_query; k++) sum += e->score[i * n_query + k].kl;
+        t->anchor[i].kl = sum / (double)n_query;
+    }
     return status;
 }
 
-/* Find a factor with which the KL is large compared with what rounded activations cause, and still
- * quadratic in errors. `like`: an anchor that may be similar, or NULL. */
+/* Find factors with which the KL is large compared with what rounded activations cause, and still
+ * quadratic in errors. `like`: an anchor that may be similar, or NULL. Adds what they cost. */
 static lk_status measure_anchor(struct estimate *e, int layer, const struct anchor *like,
-                                lk_err *err) {
+                                struct together *t, lk_err *err) {
     const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
     const float first_factor = 16, max_factor = 64;
     bool similar = like && like->kl >= min_kl / 10 && like->kl <= max_kl;
-    struct anchor now = similar ? *like : (struct anchor){0};
+    struct together now = *t;
     lk_status status = LK_OK;
-    for (int i = 0; !status && i < 2; i++) {
-        float factor = now.factor * (float)sqrt(good_kl / fmax(now.kl, 1e-9));
-        now.factor = now.factor > 0 ? fminf(fmaxf(factor, 1), max_factor) : first_factor;
-        status = measure_kl(e, layer, count_layers(e, layer), now.factor, &now.kl, err);
-        if (i) e->prompts->done -= e->prompts->n_query; /* counts once */
-        if (now.kl >= min_kl && now.kl <= max_kl) break;
+    for (size_t i = 0; i < t->n; i++) now.anchor[i] = similar ? *like : (struct anchor){0};
+    for (int try = 0; !status && try < 2 && now.n; try++) {
+        for (size_t i = 0; i < now.n; i++) {
+            struct anchor *a = &now.anchor[i];
+            float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
+            a->factor = a->factor > 0 ? fminf(fmaxf(factor, 1), max_factor) : first_factor;
+        }
+        status = measure_kl(e, layer, &now, err);
+        if (try) e->prompts->done -= now.n * e->prompts->n_query; /* counts once */
+        size_t n = 0;
+        for (size_t i = 0; !status && i < now.n; i++) {
+            size_t at = 0;
+            while (t->chunk[at] != now.chunk[i]) at++;
+            t->anchor[at] = now.anchor[i];
+            if (now.anchor[i].kl >= min_kl && now.anchor[i].kl <= max_kl) continue;
+            now.chunk[n] = now.chunk[i];
+            now.anchor[n++] = now.anchor[i];
+        }
+        now.n = n;
     }
-    e->anchor[layer] = now;
     return status;
 }
 
@@ -265,27 +237,44 @@ static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe,
                   : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
 }
 
-/* Measure the anchors, unless the log has them. */
-static lk_status measure_anchors(struct estimate *e, lk_err *err) {
+/* Of a chunk's anchors in the log. */
+static uint64_t id_of_chunk(const struct estimate *e, size_t chunk) {
+    size_t n_tok = e->prompts->n_prompt + e->prompts->n_query;
+    return lk_fnv1a(LK_FNV1A_INIT, lk_prompts_tok(e->prompts, chunk), n_tok * sizeof(int32_t));
+}
+
+/* Measure the anchors of n chunks from `first` on, unless the log has them. */
+static lk_status measure_anchors(struct estimate *e, size_t first, size_t n, lk_err *err) {
     lk_status status = LK_OK;
     struct lk_buf text = {0};
     const struct anchor *last = NULL;
     for (int layer = 0; !status && layer < e->loss->n_layer; layer += count_layers(e, layer)) {
         const struct lk_tune_group all = {layer, 0};
         const char *recipe = print_recipe(e, &all, LK_V, 0, &text);
-        const lk_compare_result *known =
-            recipe ? lk_tune_log_find(e->m->log, e->chunk_id, recipe) : NULL;
-        struct anchor *a = &e->anchor[layer];
-        if (known) {
-            *a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
-            e->prompts->done += e->prompts->n_query;
-        } else {
-            status = measure_anchor(e, layer, e->chunk ? a : last, err);
-            if (!status) status = add_to_log(e, e->chunk_id, recipe, a->kl, a->factor, err);
-            if (!status) status = lk_tune_log_save(e->m->log, err);
+        struct anchor found[LK_PROMPTS_TOGETHER];
+        struct together t = {0};
+        for (size_t i = 0; i < n; i++) {
+            const lk_compare_result *known =
+                recipe ? lk_tune_log_find(e->m->log, id_of_chunk(e, first + i), recipe) : NULL;
+            if (known) {
+                found[i] = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
+                e->prompts->done += e->prompts->n_query;
+            } else {
+                t.chunk[t.n++] = first + i;
+            }
         }
-        e->v_kl[layer] += a->kl / (a->factor * a->factor);
-        last = a;
+        if (t.n) status = measure_anchor(e, layer, first ? &e->anchor[layer] : last, &t, err);
+        for (size_t i = 0; !status && i < t.n; i++) {
+            const struct anchor *a = &t.anchor[i];
+            found[t.chunk[i] - first] = *a;
+            status = add_to_log(e, id_of_chunk(e, t.chunk[i]), recipe, a->kl, a->factor, err);
+        }
+        if (!status && t.n) status = lk_tune_log_save(e->m->log, err);
+        for (size_t i = 0; !status && i < n; i++)
+            e->v_kl[layer] += found[i].kl / (found[i].factor * found[i].factor);
+        if (status) break;
+        if (!first) e->anchor[layer] = found[0];
+        last = &e->anchor[layer];
     }
     lk_buf_free(&text);
     return status;
@@ -382,31 +371,25 @@ static float error_of(const struct estimate *e, int i) {
  * Then do so with the smaller errors of keys with more bits: the output is not linear in K. */
 static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
                               lk_err *err) {
-    struct rows r = {.kv = &e->prompts->run->cache->kv[layer][side], .layer = layer};
+    struct lk_swap r = find_rows(e, &e->prompts->run[0]->cache->kv[layer][side], layer), all = r;
     double *power = e->power[p->first][side];
     const size_t stride = sizeof e->power[0] / sizeof *power;
-    int64_t end;
     lk_status status = LK_OK;
-    find_coded(e, layer, side, &r.a, &end);
-    if (r.a < r.kv->first) r.a = r.kv->first;
-    if (end < r.a) end = r.a;
-    r.first = r.a;
-    read_exact(e, e->exact, r.kv, r.first, end);
+    lk_swap_read_exact(&all, e->exact);
     for (int i = LK_TUNE_N_RECENT - 1; !status && i >= 0; i--, r.a = r.b) {
         r.b = (int64_t)(e->prompts->n_prompt * (size_t)(100 - lk_tune_recent_at[i]) / 100);
         if (r.b < r.a) r.b = r.a;
-        if (r.b > end || i == 0) r.b = end;
-        write_coded(e, e->exact, &r, 1);
+        if (r.b > all.b || i == 0) r.b = all.b;
+        lk_swap_write_coded(&r, e->exact, 1);
         attend(e, layer, e->after);
         status = add_power(e, p, layer, power + i, stride, err);
     }
-    r.a = r.first, r.b = end;
     for (int i = LK_TUNE_N_RECENT; !status && side == LK_K && i < e->n_loss; i++) {
-        write_coded(e, e->exact, &r, error_of(e, i));
+        lk_swap_write_coded(&all, e->exact, error_of(e, i));
         attend(e, layer, e->after);
         status = add_power(e, p, layer, power + i, stride, err);
     }
-    write_exact(e->exact, r.kv, r.first, end);
+    lk_swap_write_exact(&all, e->exact);
     return status;
 }
 
@@ -468,7 +451,7 @@ static void find_losses(struct estimate *e) {
 
 /* Evaluate with the exact rows, and keep the calls of attention. */
 static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
-    lk_session *run = e->prompts->run;
+    lk_session *run = e->prompts->run[0];
     size_t n = e->prompts->n_query;
     lk_status status = lk_session_copy(run, e->full, err);
     run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
@@ -480,19 +463,13 @@ static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
     return status;
 }
 
-static lk_status estimate_chunk(struct estimate *e, lk_err *err) {
-    const struct lk_prompt *c = &e->prompts->chunk[e->chunk];
-    size_t n_tok = e->prompts->n_prompt + e->prompts->n_query;
-    e->chunk_id =
-        lk_fnv1a(LK_FNV1A_INIT, lk_prompts_tok(e->prompts, e->chunk), n_tok * sizeof(int32_t));
-    lk_status status = lk_prompts_compute_prompt(e->prompts, e->chunk, err);
+static lk_status estimate_chunk(struct estimate *e, size_t chunk, lk_err *err) {
+    lk_status status = lk_prompts_compute_prompt(e->prompts, chunk, err);
     if (status) return status;
-    e->full = c->full;
-    e->coded = c->coded;
+    select_chunk(e, chunk);
     status = evaluate_exact(e, err);
     if (!status) status = measure_outputs(e, err);
-    if (!status) status = lk_prompts_predict(e->prompts, e->chunk, err);
-    return status ? status : measure_anchors(e, err);
+    return status ? status : lk_prompts_predict(e->prompts, chunk, err);
 }
 
 static lk_status estimate_all(struct estimate *e, lk_err *err) {
@@ -502,8 +479,13 @@ static lk_status estimate_all(struct estimate *e, lk_err *err) {
     h->done = 0;
     h->total = h->n_chunk * (h->n_prompt + (2 + n_anchor) * h->n_query);
     lk_status status = alloc_arrays(e, err);
-    for (e->chunk = 0; !status && e->chunk < h->n_chunk; e->chunk++)
-        status = estimate_chunk(e, err);
+    for (size_t i = 0; !status && i < h->n_chunk; i++) status = estimate_chunk(e, i, err);
+    /* The first chunk's anchors are where those of the others start. */
+    for (size_t i = 0, n; !status && i < h->n_chunk; i += n) {
+        n = i == 0 ? 1 : h->n_chunk - i;
+        if (n > h->n_together) n = h->n_together;
+        status = measure_anchors(e, i, n, err);
+    }
     if (!status) find_losses(e);
     free_arrays(e);
     return status;
