@@ -37,7 +37,7 @@ struct estimate {
     uint8_t bits[1 + MAX_MORE]; /* in increasing order */
     int n_loss;                 /* LK_TUNE_N_RECENT, and one for each of the bits but the first */
     size_t chunk;               /* the current one */
-    lk_session *full, *coded;   /* the chunk's prompt */
+    struct lk_swap pair;        /* the chunk's caches, no rows */
     size_t n_q, n_out, n_row, n_move;
     struct layer_call *call; /* [n_layer] */
     float *q;                /* [n_q] queries of all layers */
@@ -123,32 +123,13 @@ static int count_layers(const struct estimate *e, int layer) {
     return alone ? 1 : MAX_ANCHORED;
 }
 
-/* Positions of one side of a layer of the current chunk. kv: of the full cache or its copy. */
-static struct lk_swap find_rows(struct estimate *e, const struct lk_kv *kv, int layer) {
-    struct lk_swap r = {
-        .full = e->full, .coded = e->coded, .kv = kv, .layer = layer, .move = e->move};
-    lk_swap_find(&r);
-    return r;
-}
-
-/* Replace the current chunk's exact rows of V by rows whose errors are multiplied by `factor`, or
- * write them back, in n layers. exact: [n][n_row] */
-static void change_v(struct estimate *e, float *exact, int layer, int n, float factor, bool back) {
-    for (int i = 0; i < n; i++, exact += e->n_row) {
-        struct lk_swap r = find_rows(e, &e->full->cache->kv[layer + i][LK_V], layer + i);
-        if (back) {
-            lk_swap_write_exact(&r, exact);
-        } else {
-            lk_swap_read_exact(&r, exact);
-            lk_swap_write_coded(&r, exact, factor);
-        }
-    }
-}
-
-static void select_chunk(struct estimate *e, size_t chunk) {
+/* The caches of a chunk, which is the current one from now on. */
+static struct lk_swap select_chunk(struct estimate *e, size_t chunk) {
     e->chunk = chunk;
-    e->full = e->prompts->chunk[chunk].full;
-    e->coded = e->prompts->chunk[chunk].coded;
+    e->pair = (struct lk_swap){.full = e->prompts->chunk[chunk].full,
+                               .coded = e->prompts->chunk[chunk].coded,
+                               .move = e->move};
+    return e->pair;
 }
 
 /* Chunks whose anchors are measured together. */
@@ -163,17 +144,17 @@ static lk_status measure_kl(struct estimate *e, int layer, struct together *t, l
     size_t n_query = e->prompts->n_query, n_changed = 0, n_row = MAX_ANCHORED * e->n_row;
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < t->n; i++, n_changed++) {
-        select_chunk(e, t->chunk[i]);
-        change_v(e, e->exact + i * n_row, layer, n_layer, t->anchor[i].factor, false);
-        status = lk_session_copy(e->prompts->run[i], e->full, err);
+        struct lk_swap pair = select_chunk(e, t->chunk[i]);
+        lk_swap_v(&pair, layer, n_layer, t->anchor[i].factor, e->exact + i * n_row, e->n_row);
+        status = lk_session_copy(e->prompts->run[i], pair.full, err);
     }
     if (!status)
         status =
             lk_prompts_score(e->prompts, t->chunk, t->n, e->prompts->run, false, e->score, err);
     for (size_t i = 0; i < n_changed; i++) {
         double sum = 0;
-        select_chunk(e, t->chunk[i]);
-        change_v(e, e->exact + i * n_row, layer, n_layer, 0, true);
+        struct lk_swap pair = select_chunk(e, t->chunk[i]);
+        lk_swap_v_back(&pair, layer, n_layer, e->exact + i * n_row, e->n_row);
         for (size_t k = 0; !status && k < n_query; k++) sum += e->score[i * n_query + k].kl;
         t->anchor[i].kl = sum / (double)n_query;
     }
@@ -371,7 +352,8 @@ static float error_of(const struct estimate *e, int i) {
  * Then do so with the smaller errors of keys with more bits: the output is not linear in K. */
 static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
                               lk_err *err) {
-    struct lk_swap r = find_rows(e, &e->prompts->run[0]->cache->kv[layer][side], layer), all = r;
+    struct lk_swap all = lk_swap_find(&e->pair, &e->prompts->run[0]->cache->kv[layer][side], layer);
+    struct lk_swap r = all;
     double *power = e->power[p->first][side];
     const size_t stride = sizeof e->power[0] / sizeof *power;
     lk_status status = LK_OK;
@@ -453,7 +435,7 @@ static void find_losses(struct estimate *e) {
 static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
     lk_session *run = e->prompts->run[0];
     size_t n = e->prompts->n_query;
-    lk_status status = lk_session_copy(run, e->full, err);
+    lk_status status = lk_session_copy(run, e->pair.full, err);
     run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
     if (!status)
         status = lk_session_eval(run, lk_prompts_tok(e->prompts, e->chunk) + e->prompts->n_prompt,
@@ -480,7 +462,7 @@ static lk_status estimate_all(struct estimate *e, lk_err *err) {
     h->total = h->n_chunk * (h->n_prompt + (2 + n_anchor) * h->n_query);
     lk_status status = alloc_arrays(e, err);
     for (size_t i = 0; !status && i < h->n_chunk; i++) status = estimate_chunk(e, i, err);
-    /* The first chunk's anchors are where those of the others start. */
+    /* The others' search starts at the first chunk's anchors. */
     for (size_t i = 0, n; !status && i < h->n_chunk; i += n) {
         n = i == 0 ? 1 : h->n_chunk - i;
         if (n > h->n_together) n = h->n_together;

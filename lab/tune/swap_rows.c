@@ -1,17 +1,21 @@
 /* Replaces rows of a full cache and puts them back. */
 #include "tune/swap_rows.h"
 
-void lk_swap_find(struct lk_swap *r) {
-    const struct lk_kv *kv = &r->coded->cache->kv[r->layer][r->kv->side];
-    r->a = r->b = 0;
-    for (int level = 0; level < kv->n_level; level++) {
-        if (kv->rule[level].codec.coding == LK_F16 || kv->count[level].rows == 0) continue;
-        r->a = lk_kv_position(kv, level, 0, 0);
-        r->b = r->a + kv->count[level].rows;
+struct lk_swap lk_swap_find(const struct lk_swap *pair, const struct lk_kv *kv, int layer) {
+    const struct lk_kv *from = &pair->coded->cache->kv[layer][kv->side];
+    struct lk_swap r = *pair;
+    r.kv = kv;
+    r.layer = layer;
+    r.a = r.b = 0;
+    for (int level = 0; level < from->n_level; level++) {
+        if (from->rule[level].codec.coding == LK_F16 || from->count[level].rows == 0) continue;
+        r.a = lk_kv_position(from, level, 0, 0);
+        r.b = r.a + from->count[level].rows;
     }
-    if (r->a < r->kv->first) r->a = r->kv->first;
-    if (r->b < r->a) r->b = r->a;
-    r->first = r->a;
+    if (r.a < kv->first) r.a = kv->first;
+    if (r.b < r.a) r.b = r.a;
+    r.first = r.a;
+    return r;
 }
 
 /* Write a head's rows x of positions [a, b), `stride` floats apart. */
@@ -59,4 +63,21 @@ void lk_swap_write_coded(const struct lk_swap *r, const float *exact, float fact
                 }
             write_positions(kv, pos, pos + n, head, r->move, d);
         }
+}
+
+void lk_swap_v(const struct lk_swap *pair, int layer, int n, float factor, float *exact,
+               size_t n_row) {
+    for (int i = layer; i < layer + n; i++, exact += n_row) {
+        struct lk_swap r = lk_swap_find(pair, &pair->full->cache->kv[i][LK_V], i);
+        lk_swap_read_exact(&r, exact);
+        lk_swap_write_coded(&r, exact, factor);
+    }
+}
+
+void lk_swap_v_back(const struct lk_swap *pair, int layer, int n, const float *exact,
+                    size_t n_row) {
+    for (int i = layer; i < layer + n; i++, exact += n_row) {
+        struct lk_swap r = lk_swap_find(pair, &pair->full->cache->kv[i][LK_V], i);
+        lk_swap_write_exact(&r, exact);
+    }
 }
