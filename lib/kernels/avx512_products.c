@@ -96,24 +96,29 @@ static void unpack_q4_k_scales(const uint8_t *w, struct panel *out, int lane) {
                      _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + HALF_BYTES))));
 }
 
+/* Codes of 8 bytes of outputs 0..7 and 8..15, with `flip`ped bits: the low halves are two quads,
+ * the high ones two quads `further`. */
+LK_ALWAYS_INLINE void unpack_halves(const uint8_t *a, const uint8_t *b, int flip, int further,
+                                    uint8_t (*out)[LANES][4]) {
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1)), low = _mm512_set1_epi8(15),
+                  flipped = _mm512_set1_epi8((char)flip);
+    __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
+    __m512i first = _mm512_xor_si512(_mm512_permutex2var_epi32(x, even, y), flipped),
+            second = _mm512_xor_si512(_mm512_permutex2var_epi32(x, odd, y), flipped);
+    _mm512_store_si512(out[0], _mm512_and_si512(first, low));
+    _mm512_store_si512(out[1], _mm512_and_si512(second, low));
+    _mm512_store_si512(out[further], _mm512_and_si512(_mm512_srli_epi16(first, 4), low));
+    _mm512_store_si512(out[further + 1], _mm512_and_si512(_mm512_srli_epi16(second, 4), low));
+}
+
 /* a, b: a block of outputs 0..7 and of outputs 8..15 */
 static void unpack_q4_k(const uint8_t *a, const uint8_t *b, struct panel *out) {
     enum { CODES = 128 };
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1)), low = _mm512_set1_epi8(15);
-    for (int piece = 0; piece < 16; piece++) {
-        int quad = 16 * (piece / 4) + 2 * (piece % 4);
-        __m512i x = _mm512_loadu_si512(a + CODES + 64 * piece),
-                y = _mm512_loadu_si512(b + CODES + 64 * piece);
-        __m512i first = _mm512_permutex2var_epi32(x, even, y),
-                second = _mm512_permutex2var_epi32(x, odd, y);
-        _mm512_store_si512(out->code[quad], _mm512_and_si512(first, low));
-        _mm512_store_si512(out->code[quad + 1], _mm512_and_si512(second, low));
-        _mm512_store_si512(out->code[quad + 8], _mm512_and_si512(_mm512_srli_epi16(first, 4), low));
-        _mm512_store_si512(out->code[quad + 9],
-                           _mm512_and_si512(_mm512_srli_epi16(second, 4), low));
-    }
+    for (int piece = 0; piece < 16; piece++)
+        unpack_halves(a + CODES + 64 * piece, b + CODES + 64 * piece, 0, 8,
+                      out->code + 16 * (piece / 4) + 2 * (piece % 4));
     unpack_q4_k_scales(a, out, 0);
     unpack_q4_k_scales(b, out, 8);
 }
@@ -213,6 +218,22 @@ static void unpack_short(const struct lk_product *p, int first, int b, int n,
         for (int half = 0; half < 2; half++)
             transpose_quads(code[0] + LK_PRODUCT_SHORT * i + 16 * half, sizeof code[0],
                             out[i].code + 4 * half);
+    }
+}
+
+/* The same of Q4_0. */
+static void unpack_q4_0(const struct lk_product *p, int first, int b, int n,
+                        struct short_panel *out) {
+    enum { DS = 8 * sizeof(uint16_t) };
+    size_t n_block = p->n_in / LK_PRODUCT_SHORT;
+    const uint8_t *x = (const uint8_t *)p->weights + (first / 8 * n_block + b) * LK_Q4_0_BY_8_BYTES;
+    const uint8_t *y = x + n_block * LK_Q4_0_BY_8_BYTES;
+    for (int i = 0; i < n; i++, x += LK_Q4_0_BY_8_BYTES, y += LK_Q4_0_BY_8_BYTES) {
+        __m128i d[] = {_mm_loadu_si128((const __m128i *)x), _mm_loadu_si128((const __m128i *)y)};
+        _mm512_store_ps(out[i].d, _mm512_cvtph_ps(_mm256_set_m128i(d[1], d[0])));
+        for (int piece = 0; piece < 2; piece++)
+            unpack_halves(x + DS + 64 * piece, y + DS + 64 * piece, 0x88, 4,
+                          out[i].code + 2 * piece);
     }
 }
 
@@ -377,12 +398,17 @@ LK_ALWAYS_INLINE void sum_short_outputs(const struct lk_product *p, int first, i
                                         int n, struct sums *sums) {
     struct short_panel panels[GROUPS][SHORTS];
     const struct short_panel *panel[GROUPS] = {panels[0], panels[groups - 1]};
-    int n_block = p->n_in / LK_PRODUCT_SHORT, middle = p->layout == LK_Q8_0_ROWS ? 128 : 16;
+    int n_block = p->n_in / LK_PRODUCT_SHORT;
+    int middle = p->layout == LK_Q8_0_ROWS ? 128 : p->layout == LK_Q5_0_ROWS ? 16 : 8;
     for (int b = 0; b < n_block; b += SHORTS) {
         int here = n_block - b < SHORTS ? n_block - b : SHORTS, i = 0;
         const struct lk_short_block *x =
             (const struct lk_short_block *)p->x + (size_t)b * p->n_tok + tok;
-        for (int g = 0; g < groups; g++) unpack_short(p, first + g * LANES, b, here, panels[g]);
+        for (int g = 0; g < groups; g++)
+            if (p->layout == LK_Q4_0_BY_8)
+                unpack_q4_0(p, first + g * LANES, b, here, panels[g]);
+            else
+                unpack_short(p, first + g * LANES, b, here, panels[g]);
         for (; i + TOKENS <= n; i += TOKENS)
             multiply_short(panel, groups, middle, here, x + i, p->n_tok, TOKENS, sums + i);
         for (; i < n; i++)

@@ -108,28 +108,34 @@ static float multiply_q6_k(const struct lk_product *p, int output, int tok) {
     return sum;
 }
 
-/* Q8_0 and Q5_0. */
+/* Weight i of a block of 32, and *d, of an output. */
+static int short_weight(const struct lk_product *p, int output, int b, int i, float *d) {
+    enum { D = sizeof(uint16_t), HIGH = sizeof(uint32_t), DS = 8 * D };
+    size_t n_block = (size_t)p->n_in / LK_PRODUCT_SHORT, row = (size_t)output * n_block + (size_t)b,
+           row8 = (size_t)output / 8 * n_block + (size_t)b, in8 = (size_t)output % 8;
+    const uint8_t *w = p->weights;
+    if (p->layout == LK_Q4_0_BY_8) {
+        w += row8 * LK_Q4_0_BY_8_BYTES;
+        uint8_t byte = w[DS + 64 * (i % 16 / 8) + 8 * in8 + i % 8];
+        *d = load_f16(w + D * in8);
+        return ((i < 16 ? byte & 15 : byte >> 4) ^ 8) - 8;
+    }
+    w += row * (p->layout == LK_Q8_0_ROWS ? LK_Q8_0_BYTES : LK_Q5_0_BYTES);
+    *d = load_f16(w);
+    if (p->layout == LK_Q8_0_ROWS) return (int8_t)w[D + i];
+    uint8_t low = w[D + HIGH + i % 16], high = w[D + i / 8] >> i % 8 & 1;
+    return ((i < 16 ? low & 15 : low >> 4) | high << 4) - 16;
+}
+
 static float multiply_short(const struct lk_product *p, int output, int tok) {
-    enum { D = sizeof(uint16_t), HIGH = sizeof(uint32_t) };
-    int n_block = p->n_in / LK_PRODUCT_SHORT;
-    size_t bytes = p->layout == LK_Q8_0_ROWS ? LK_Q8_0_BYTES : LK_Q5_0_BYTES;
-    float sum = 0;
-    for (int b = 0; b < n_block; b++) {
-        const uint8_t *w = (const uint8_t *)p->weights + ((size_t)output * n_block + b) * bytes;
+    float sum = 0, d = 0;
+    for (int b = 0; b < p->n_in / LK_PRODUCT_SHORT; b++) {
         const struct lk_short_block *x =
             (const struct lk_short_block *)p->x + (size_t)b * p->n_tok + tok;
         int32_t whole = 0;
-        for (int i = 0; i < LK_PRODUCT_SHORT; i++) {
-            int code;
-            if (p->layout == LK_Q8_0_ROWS) {
-                code = (int8_t)w[D + i];
-            } else {
-                uint8_t low = w[D + HIGH + i % 16], high = w[D + i / 8] >> i % 8 & 1;
-                code = ((i < 16 ? low & 15 : low >> 4) | high << 4) - 16;
-            }
-            whole += code * x->code[i];
-        }
-        sum = fmaf((float)whole, load_f16(w) * x->step, sum);
+        for (int i = 0; i < LK_PRODUCT_SHORT; i++)
+            whole += short_weight(p, output, b, i, &d) * x->code[i];
+        sum = fmaf((float)whole, d * x->step, sum);
     }
     return sum;
 }

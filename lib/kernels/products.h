@@ -10,7 +10,8 @@
  *         w = d scale code - dmin minimum
  *   Q6_K: 256 weights: d in f16, 16 scales of 8 bits, codes of 6 bits: w = d scale (code - 32)
  *   Q8_0: 32 weights: d in f16, codes of 8 bits with a sign: w = d code
- *   Q5_0: 32 weights: d in f16, codes of 5 bits: w = d (code - 16) */
+ *   Q5_0: 32 weights: d in f16, codes of 5 bits: w = d (code - 16)
+ *   Q4_0: 32 weights: d in f16, codes of 4 bits: w = d (code - 8) */
 #ifndef LK_KERNELS_PRODUCTS_H
 #define LK_KERNELS_PRODUCTS_H
 
@@ -20,7 +21,7 @@
 
 enum {
     LK_PRODUCT_BLOCK = 256,  /* inputs of a block */
-    LK_PRODUCT_SHORT = 32,   /* inputs of a block of Q8_0 and Q5_0 */
+    LK_PRODUCT_SHORT = 32,   /* inputs of a block of Q8_0, Q5_0 and Q4_0 */
     LK_PRODUCT_OUTPUTS = 16, /* outputs that are computed together */
 };
 
@@ -50,12 +51,25 @@ enum lk_weights_layout {
     LK_Q6_K_ROWS, /* rows of blocks: | low bits [128] | high bits [64] | scales [16] | d, f16 | */
     LK_Q8_0_ROWS, /* | d, f16 | codes [32] | */
     LK_Q5_0_ROWS, /* | d, f16 | high bits, u32 | low bits of inputs i and 16 + i [16] | */
+    /* ggml's repacked Q4_0: the blocks of 8 outputs together, [n_out / 8][n_in / 32]:
+     *
+     *   | d, f16 [8] | codes [2][8 outputs][8] |
+     *
+     * Byte j of piece p of an output has the codes of inputs 8 p + j and 16 further, each with its
+     * highest bit flipped. */
+    LK_Q4_0_BY_8,
 };
-enum { LK_Q4_K_BY_8_BYTES = 8 * 144, LK_Q6_K_BYTES = 210, LK_Q8_0_BYTES = 34, LK_Q5_0_BYTES = 22 };
+enum {
+    LK_Q4_K_BY_8_BYTES = 8 * 144,
+    LK_Q6_K_BYTES = 210,
+    LK_Q8_0_BYTES = 34,
+    LK_Q5_0_BYTES = 22,
+    LK_Q4_0_BY_8_BYTES = 8 * 18,
+};
 
 /* Inputs of a block of the layout. */
 static inline int lk_product_block(enum lk_weights_layout layout) {
-    return layout == LK_Q8_0_ROWS || layout == LK_Q5_0_ROWS ? LK_PRODUCT_SHORT : LK_PRODUCT_BLOCK;
+    return layout == LK_Q4_K_BY_8 || layout == LK_Q6_K_ROWS ? LK_PRODUCT_BLOCK : LK_PRODUCT_SHORT;
 }
 
 /* y[t][o] = sum over i of w[o][i] x[t][i]. */

@@ -12,7 +12,16 @@ enum { MIN_TOK = 8, MIN_SHORT_TOK = 4 }; /* with fewer tokens ggml is faster */
 /* ---- ggml's layout ---- */
 
 /* Blocks of 8 outputs as ggml stores them, repacked: kernels/products.h. */
-static void repack(const uint8_t *block, uint8_t *out) {
+static void repack_q4_0(const uint8_t *block, uint8_t *out) {
+    enum { BLOCK = 18, D = 2 };
+    for (int row = 0; row < 8; row++) {
+        memcpy(out + D * row, block + row * BLOCK, D);
+        for (int i = 0; i < 16; i++)
+            out[8 * D + 64 * (i / 8) + 8 * row + i % 8] = block[row * BLOCK + D + i] ^ 0x88;
+    }
+}
+
+static void repack_q4_k(const uint8_t *block, uint8_t *out) {
     enum { BLOCK = 144, D = 2, SCALES = 4, CODES = 16 };
     memset(out, 0, LK_Q4_K_BY_8_BYTES);
     for (int row = 0; row < 8; row++) {
@@ -39,27 +48,34 @@ static void repack(const uint8_t *block, uint8_t *out) {
     }
 }
 
-bool lk_knows_repacked(ggml_backend_buffer_type_t type) {
-    enum { OUTPUTS = 8, BYTES = 1152 };
-    uint8_t block[BYTES], expected[LK_Q4_K_BY_8_BYTES];
-    _Static_assert((int)BYTES == (int)LK_Q4_K_BY_8_BYTES, "repacking keeps the size");
+/* Whether ggml stores random blocks of 8 outputs in this buffer as `repack` does. */
+static bool knows_layout(ggml_backend_buffer_type_t buffer_type, enum ggml_type type, int n_in,
+                         size_t n_byte, void (*repack)(const uint8_t *block, uint8_t *out)) {
+    enum { OUTPUTS = 8 };
+    uint8_t block[LK_Q4_K_BY_8_BYTES], expected[LK_Q4_K_BY_8_BYTES];
     struct ggml_context *ctx = ggml_init(
         (struct ggml_init_params){.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true});
     if (!ctx) return false;
-    struct ggml_tensor *w = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_K, LK_PRODUCT_BLOCK, OUTPUTS);
+    struct ggml_tensor *w = ggml_new_tensor_2d(ctx, type, n_in, OUTPUTS);
     uint32_t state = 1;
-    for (int i = 0; i < BYTES; i++) block[i] = (uint8_t)((state = state * 1664525 + 1) >> 24);
+    for (size_t i = 0; i < n_byte; i++) block[i] = (uint8_t)((state = state * 1664525 + 1) >> 24);
     repack(block, expected);
-    ggml_backend_buffer_t buffer =
-        ggml_nbytes(w) == BYTES ? ggml_backend_alloc_ctx_tensors_from_buft(ctx, type) : NULL;
+    ggml_backend_buffer_t buffer = ggml_nbytes(w) == n_byte
+                                       ? ggml_backend_alloc_ctx_tensors_from_buft(ctx, buffer_type)
+                                       : NULL;
     bool same = false;
-    if (buffer && w->data && ggml_backend_buffer_get_size(buffer) >= BYTES) {
-        ggml_backend_tensor_set(w, block, 0, BYTES);
-        same = memcmp(w->data, expected, BYTES) == 0;
+    if (buffer && w->data && ggml_backend_buffer_get_size(buffer) >= n_byte) {
+        ggml_backend_tensor_set(w, block, 0, n_byte);
+        same = memcmp(w->data, expected, n_byte) == 0;
     }
     if (buffer) ggml_backend_buffer_free(buffer);
     ggml_free(ctx);
     return same;
+}
+
+bool lk_knows_repacked(ggml_backend_buffer_type_t type) {
+    return knows_layout(type, GGML_TYPE_Q4_K, LK_PRODUCT_BLOCK, LK_Q4_K_BY_8_BYTES, repack_q4_k) &&
+           knows_layout(type, GGML_TYPE_Q4_0, LK_PRODUCT_SHORT, LK_Q4_0_BY_8_BYTES, repack_q4_0);
 }
 
 /* ---- nodes ---- */
@@ -97,8 +113,8 @@ static void quantize_short_op(struct ggml_tensor *dst, int thread, int n_thread,
 static bool find_layout(const struct lk_net *net, const struct ggml_tensor *weight,
                         enum lk_weights_layout *out) {
     if (!weight->buffer) return false;
-    if (weight->type == GGML_TYPE_Q4_K) {
-        *out = LK_Q4_K_BY_8;
+    if (weight->type == GGML_TYPE_Q4_K || weight->type == GGML_TYPE_Q4_0) {
+        *out = weight->type == GGML_TYPE_Q4_K ? LK_Q4_K_BY_8 : LK_Q4_0_BY_8;
         return net->repacked && ggml_backend_buffer_get_type(weight->buffer) == net->repacked;
     }
     static const struct {

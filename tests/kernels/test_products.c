@@ -30,6 +30,7 @@ static void make_weights(enum lk_weights_layout layout, int n_block, int n_out) 
         if (layout == LK_Q6_K_ROWS) put_f16(weights + i * LK_Q6_K_BYTES + 208);
         if (layout == LK_Q8_0_ROWS) put_f16(weights + i * LK_Q8_0_BYTES);
         if (layout == LK_Q5_0_ROWS) put_f16(weights + i * LK_Q5_0_BYTES);
+        if (layout == LK_Q4_0_BY_8) put_f16(weights + i / 8 * LK_Q4_0_BY_8_BYTES + 2 * (i % 8));
     }
 }
 
@@ -79,13 +80,14 @@ static void tables_agree(void **unused) {
     static const int tokens[] = {1,  2,  3,  4,   5,   6,   7,   12,     15,
                                  16, 17, 31, 191, 383, 384, 385, MAX_TOK};
     static const enum lk_weights_layout layouts[] = {LK_Q4_K_BY_8, LK_Q6_K_ROWS, LK_Q8_0_ROWS,
-                                                     LK_Q5_0_ROWS};
+                                                     LK_Q5_0_ROWS, LK_Q4_0_BY_8};
+    enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
     int n = 0;
     for (size_t table = 0; table < sizeof tables / sizeof *tables; table++) {
         const struct lk_kernels *kernels = lk_kernels_choose(tables[table]);
         if (!kernels || !kernels->multiply) continue;
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
-            for (int layout = 0; layout < 4; layout++, n++) {
+            for (int layout = 0; layout < N_LAYOUT; layout++, n++) {
                 int more = LK_PRODUCT_BLOCK / lk_product_block(layouts[layout]);
                 check(kernels, layouts[layout], tokens[t], 1 + (int)t % (more * MAX_BLOCK),
                       16 * (1 + (int)t % (MAX_OUT / 16)));

@@ -36,8 +36,8 @@ static double compare(const struct lk_net *net, enum ggml_type type, int n_in, i
     ggml_backend_cpu_set_n_threads(cpu, 2);
     struct ggml_context *weights = new_context(), *ctx = new_context();
     struct ggml_tensor *w = ggml_new_tensor_2d(weights, type, n_in, n_out);
-    ggml_backend_buffer_t buffer =
-        ggml_backend_alloc_ctx_tensors_from_buft(weights, find_type(type == GGML_TYPE_Q4_K));
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(
+        weights, find_type(type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q4_0));
     float *f = malloc((size_t)n_in * (size_t)(n_out > n_tok ? n_out : n_tok) * sizeof *f);
     void *q = malloc(ggml_nbytes(w));
     for (int i = 0; i < n_in * n_out; i++) f[i] = uniform();
@@ -98,9 +98,10 @@ static void blocks_of_32_agree(void **unused) {
     for (int n_tok = 4; n_tok < 40; n_tok += 5)
         for (int n_in = 32; n_in <= 1056; n_in += 128) {
             double q8 = compare(&net, GGML_TYPE_Q8_0, n_in, 48, n_tok),
-                   q5 = compare(&net, GGML_TYPE_Q5_0, n_in, 48, n_tok);
-            if (q8 < 0 || q8 > 3e-6 || q5 < 0 || q5 > 3e-6)
-                fail_msg("%d inputs: Q8_0 %g, Q5_0 %g", n_in, q8, q5);
+                   q5 = compare(&net, GGML_TYPE_Q5_0, n_in, 48, n_tok),
+                   q4 = compare(&net, GGML_TYPE_Q4_0, n_in, 48, n_tok);
+            if (q8 < 0 || q8 > 3e-6 || q5 < 0 || q5 > 3e-6 || q4 < 0 || q4 > 3e-6)
+                fail_msg("%d inputs: Q8_0 %g, Q5_0 %g, Q4_0 %g", n_in, q8, q5, q4);
         }
 }
 
