@@ -263,6 +263,12 @@ static void test_too_many_stages(void **state) {
             if (status == LK_OK) lk_model_free(model);
         }
         assert_non_null(strstr(err.msg, "cannot be divided into"));
+        for (int stage = -1; stage <= 2; stage += 3) {
+            assert_int_equal(lk_model_open_stage(&model, path, &opts, stage, 2, &err), LK_E_ARG);
+            assert_non_null(strstr(err.msg, "does not exist"));
+        }
+        assert_int_equal(lk_model_open_stage(&model, path, NULL, 0, 1, &err), LK_E_ARG);
+        assert_non_null(strstr(err.msg, "header_only"));
         unlink(path);
     }
 }

@@ -4,6 +4,8 @@
 #include "support_serve.h"
 #include "test.h"
 
+#include <sys/socket.h>
+
 /* Options of a server without a session directory. */
 static struct lk_server_opts options(void) {
     struct lk_server_opts o = serve_options();
@@ -129,6 +131,48 @@ static void stream_matches_whole_response(void **state) {
     join_stream(reply.body, text, sizeof text, "chat.completion.chunk");
     http_free(&reply);
     lk_server_stop(server);
+}
+
+/* A stream that the server's end interrupts ends with an error in the form of its API. */
+static void stop_ends_streams_with_errors(void **state) {
+    static const struct {
+        const char *path, *body, *error;
+    } apis[] = {
+        {"/v1/completions",
+         "{\"prompt\": \"x\", \"max_tokens\": 12000, \"ignore_eos\": true, \"stream\": true}",
+         "data: {\"error\":{"},
+        {"/v1/responses",
+         "{\"input\": \"x\", \"max_output_tokens\": 12000, \"ignore_eos\": true, \"stream\": true}",
+         "event: response.failed\n"},
+        {"/v1/messages",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 12000, "
+         "\"ignore_eos\": true, \"stream\": true}",
+         "event: error\n"},
+        {"/api/generate",
+         "{\"model\": \"tiny\", \"prompt\": \"x\", \"options\": {\"num_predict\": 12000}, "
+         "\"ignore_eos\": true, \"stream\": true}",
+         "{\"error\":"},
+    };
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
+        struct lk_server_opts opts = options();
+        opts.n_ctx = 12500;
+        struct lk_server *server = serve_start(&opts);
+        char head[200], first[1];
+        int fd = http_connect(lk_server_port(server));
+        snprintf(head, sizeof head,
+                 "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", apis[i].path,
+                 strlen(apis[i].body));
+        http_send(fd, head, strlen(head));
+        http_send(fd, apis[i].body, strlen(apis[i].body));
+        assert_int_equal(recv(fd, first, 1, MSG_PEEK), 1); /* the answer has begun */
+        lk_server_stop(server);
+        struct http_reply reply = http_read(fd);
+        assert_int_equal(reply.status, 200);
+        if (!strstr(reply.body, apis[i].error))
+            fail_msg("%s: %s", apis[i].path,
+                     reply.len > 400 ? reply.body + reply.len - 400 : reply.body);
+        http_free(&reply);
+    }
 }
 
 static void multiple_choices_and_logprobs(void **state) {
@@ -449,6 +493,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completion_matches_library),
         cmocka_unit_test(stream_matches_whole_response),
+        cmocka_unit_test(stop_ends_streams_with_errors),
         cmocka_unit_test(multiple_choices_and_logprobs),
         cmocka_unit_test(choices_share_one_prefill),
         cmocka_unit_test(stop_strings_are_removed),
