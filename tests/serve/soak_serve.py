@@ -303,8 +303,12 @@ def report(soak, samples, stuck, statuses):
           f"{'at most' if judged else 'not judged:'} {GROWTH * middle:.0f}")
     reports = [line for line in soak.server.messages().splitlines() if "Sanitizer" in line or "runtime error" in line]
     print(f"stuck sessions: {stuck}; statuses {statuses}; sanitizers: {len(reports)} {reports[:3]}")
-    return not (stuck or any(statuses) or soak.failures or soak.lost or reports or not n or not soak.n_found or
-                judged and last > GROWTH * middle)
+    wrong = {"stuck sessions": stuck, "a stop with another status": any(statuses), "failed requests": soak.failures,
+             "lost conversations": soak.lost, "a sanitizer's report": reports, "no complete answer": not n,
+             "no agent continued a conversation": not soak.n_found, "resident memory grew": judged and last > GROWTH * middle}
+    for name in filter(wrong.get, wrong):
+        print("failed:", name)
+    return not any(wrong.values())
 
 
 def main():
