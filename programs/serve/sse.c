@@ -81,7 +81,7 @@ static ssize_t fill_sse_body(void *user, char *buf, size_t cap) {
         if (!wait_for_data(b) || b->out.failed) return LK_BODY_ABORTED;
     }
     size_t n = b->out.len - b->n_sent < cap ? b->out.len - b->n_sent : cap;
-    memcpy(buf, b->out.at + b->n_sent, n);
+    if (n) memcpy(buf, b->out.at + b->n_sent, n); /* an event may have no text */
     b->n_sent += n;
     return (ssize_t)n;
 }
