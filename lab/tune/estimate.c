@@ -162,7 +162,7 @@ static lk_status measure_kl(struct estimate *e, int layer, struct together *t, l
 }
 
 /* Find factors with which the KL is large compared with what rounded activations cause, and still
- * quadratic in errors. `like`: an anchor that may be similar, or NULL. Adds what they cost. */
+ * quadratic in errors: t->anchor. `like`: an anchor that may be similar, or NULL. */
 static lk_status measure_anchor(struct estimate *e, int layer, const struct anchor *like,
                                 struct together *t, lk_err *err) {
     const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
