@@ -37,7 +37,7 @@ struct lk_jinja_text lk_jinja_text_of(struct lk_jinja_heap *heap, const char *by
 
 struct lk_jinja_text lk_jinja_slice(struct lk_jinja_text text, size_t from, size_t to) {
     if (to > text.len) to = text.len;
-    if (from > to) from = to;
+    if (from >= to) return (struct lk_jinja_text){0}; /* an empty text may have no memory */
     return (struct lk_jinja_text){text.at + from, to - from};
 }
 

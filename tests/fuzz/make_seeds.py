@@ -511,6 +511,9 @@ def write_chat_templates():
           "{% set ns.c = loop.cycle %}{{ l.append(loop) }}{% endfor %}{{ ns.l.previtem }}{{ ns.c(1, 2) }}{{ l[0].length }}")
     write("chat_template", "methods", "{{ 'a b'.split(' ', 1)[::-1] | join('%s-%d' | format('x', 3)) }}{{ {'a': 1}.items() | list }}"
           "{{ [2, 1] | sort(reverse=true) | map('string') | list }}{{ 'é'.find('x') }}{{ '{}'.format(1.5) | title | indent(2) }}")
+    # A text of an empty list has no memory.
+    write("chat_template", "empty", "{% set e = [] | join %}{{ e[1:] }}{{ e.split(' ', 1)[::-1] }}{{ e.partition('a') }}{{ e | title | indent(2) }}"
+          "{{ e % () }}{{ e ~ e | reverse }}{{ e.find('x') }}{{ e.removeprefix('y') }}{{ 'a'.replace('', e) }}{{ e.format(1) | trim }}")
     write("chat_template", "chatml", chatml)
     write("chat_template", "tools", tools)
     write("chat_template", "refuse", refuse + "\0" + json.dumps([{"role": "user", "content": "a"}]))
