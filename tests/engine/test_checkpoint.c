@@ -337,6 +337,11 @@ static void check_marks(lk_model *model, const char *text) {
         for (int i = 0; i < 4; i++) assert_int_equal(c->at[i].n_tok, expected[i]);
         assert_null(c->at[2].logits);
         assert_non_null(c->at[3].logits);
+        /* A state without logits is not the end of a text: its last token is evaluated again. */
+        size_t reused = HIGH;
+        assert_int_equal(lk_session_sync(s, tok, HIGH, &reused, NULL), LK_OK);
+        assert_true(reused < HIGH);
+        assert_non_null(lk_session_logits(s, -1));
         lk_session_clear(s);
         assert_int_equal(lk_session_sync(s, tok, LONG, NULL, NULL), LK_OK);
         assert_int_equal(c->n, 2);
