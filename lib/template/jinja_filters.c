@@ -37,9 +37,10 @@ static struct lk_jinja_args rest_of(const struct lk_jinja_args *args, size_t n) 
 /* ---- filters of texts ---- */
 
 static struct lk_jinja_value f_trim(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
-    struct lk_jinja_text set = {0};
-    if (is_given(lk_jinja_arg(heap, args, 1, "chars"))) set = text_arg(heap, args, 1, "chars");
-    return lk_jinja_string(lk_jinja_strip(heap, text_arg(heap, args, 0, NULL), set, true, true));
+    bool given = is_given(lk_jinja_arg(heap, args, 1, "chars"));
+    struct lk_jinja_text set = given ? text_arg(heap, args, 1, "chars") : (struct lk_jinja_text){0};
+    return lk_jinja_string(
+        lk_jinja_strip(heap, text_arg(heap, args, 0, NULL), given ? &set : NULL, true, true));
 }
 
 static struct lk_jinja_value f_upper(struct lk_jinja_heap *heap, const struct lk_jinja_args *args) {
@@ -117,6 +118,7 @@ static struct lk_jinja_value f_tojson(struct lk_jinja_heap *heap,
     if (indent.kind == LK_JINJA_INT)
         style.indent = indent.integer < 0 ? 0 : indent.integer > 16 ? 16 : (int)indent.integer;
     if (separators.kind == LK_JINJA_LIST && separators.list->n == 2) {
+        style.has_separators = true;
         style.comma = lk_jinja_str(heap, separators.list->at[0]);
         style.colon = lk_jinja_str(heap, separators.list->at[1]);
     }
@@ -131,7 +133,7 @@ static bool read_number(struct lk_jinja_heap *heap, struct lk_jinja_value a,
     char digits[64] = "", *end;
     *out = a;
     if (a.kind != LK_JINJA_STRING) return lk_jinja_is_number(a);
-    struct lk_jinja_text text = lk_jinja_strip(heap, a.text, (struct lk_jinja_text){0}, true, true);
+    struct lk_jinja_text text = lk_jinja_strip(heap, a.text, NULL, true, true);
     if (text.len == 0 || text.len >= sizeof digits) return false;
     for (size_t i = 0; i < text.len; i++) digits[i] = lk_jinja_byte(text, i);
     if (digits[strspn(digits, "0123456789+-.eE")]) return false; /* C also has 0x1p3 and nan(1) */

@@ -24,15 +24,13 @@ static struct lk_jinja_text text_arg(struct lk_jinja_heap *heap, const struct lk
     return value.text;
 }
 
-/* A text without characters and without a place if the argument is not given or none. */
-static struct lk_jinja_text optional_text(struct lk_jinja_heap *heap,
-                                          const struct lk_jinja_args *args, size_t i,
-                                          const char *name) {
+/* The argument in *text, or NULL if it is not given or none. */
+static const struct lk_jinja_text *optional_text(struct lk_jinja_heap *heap,
+                                                 const struct lk_jinja_args *args, size_t i,
+                                                 const char *name, struct lk_jinja_text *text) {
     struct lk_jinja_value value = lk_jinja_arg(heap, args, i, name);
-    bool given = value.kind != LK_JINJA_UNDEFINED && value.kind != LK_JINJA_NONE;
-    static const lk_jinja_char nothing = 0;
-    struct lk_jinja_text text = given ? text_arg(heap, args, i, name) : (struct lk_jinja_text){0};
-    if (given && !text.at) text.at = &nothing;
+    if (value.kind == LK_JINJA_UNDEFINED || value.kind == LK_JINJA_NONE) return NULL;
+    *text = text_arg(heap, args, i, name);
     return text;
 }
 
@@ -46,31 +44,36 @@ static int64_t int_arg(struct lk_jinja_heap *heap, const struct lk_jinja_args *a
 
 static struct lk_jinja_value strip(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                    const struct lk_jinja_args *args) {
+    struct lk_jinja_text text;
     return lk_jinja_string(
-        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars"), true, true));
+        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars", &text), true, true));
 }
 
 static struct lk_jinja_value lstrip(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                     const struct lk_jinja_args *args) {
+    struct lk_jinja_text text;
     return lk_jinja_string(
-        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars"), true, false));
+        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars", &text), true, false));
 }
 
 static struct lk_jinja_value rstrip(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                     const struct lk_jinja_args *args) {
+    struct lk_jinja_text text;
     return lk_jinja_string(
-        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars"), false, true));
+        lk_jinja_strip(heap, self.text, optional_text(heap, args, 0, "chars", &text), false, true));
 }
 
 static struct lk_jinja_value split(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                    const struct lk_jinja_args *args) {
-    return lk_jinja_split(heap, self.text, optional_text(heap, args, 0, "sep"),
+    struct lk_jinja_text text;
+    return lk_jinja_split(heap, self.text, optional_text(heap, args, 0, "sep", &text),
                           int_arg(heap, args, 1, "maxsplit", -1), false);
 }
 
 static struct lk_jinja_value rsplit(struct lk_jinja_heap *heap, struct lk_jinja_value self,
                                     const struct lk_jinja_args *args) {
-    return lk_jinja_split(heap, self.text, optional_text(heap, args, 0, "sep"),
+    struct lk_jinja_text text;
+    return lk_jinja_split(heap, self.text, optional_text(heap, args, 0, "sep", &text),
                           int_arg(heap, args, 1, "maxsplit", -1), true);
 }
 

@@ -208,7 +208,7 @@ static void new_line(struct json_writer *w) {
 }
 
 static void add_separator(struct json_writer *w, struct lk_jinja_text given, const char *normal) {
-    if (given.at)
+    if (w->style->has_separators)
         lk_jinja_add(&w->out, given);
     else
         lk_jinja_add_bytes(&w->out, normal, LK_FROM_DATA);

@@ -23,7 +23,8 @@ struct lk_jinja_text lk_jinja_str(struct lk_jinja_heap *heap, struct lk_jinja_va
 struct lk_jinja_json_style {
     int indent; /* -1: on one line */
     bool ascii, sort;
-    struct lk_jinja_text comma, colon; /* NULL: the defaults */
+    bool has_separators; /* false: the defaults */
+    struct lk_jinja_text comma, colon;
 };
 
 /* The value as JSON. What is not a character of a string has the origin LK_FROM_DATA. */

@@ -8,16 +8,16 @@
 
 /* ---- parts ---- */
 
-static bool is_in_set(lk_jinja_char c, struct lk_jinja_text set) {
-    if (!set.at) return lk_jinja_is_space(c);
-    for (size_t i = 0; i < set.len; i++)
-        if (((c ^ set.at[i]) & 0xFF) == 0) return true;
+static bool is_in_set(lk_jinja_char c, const struct lk_jinja_text *set) {
+    if (!set) return lk_jinja_is_space(c);
+    for (size_t i = 0; i < set->len; i++)
+        if (((c ^ set->at[i]) & 0xFF) == 0) return true;
     return false;
 }
 
 struct lk_jinja_text lk_jinja_strip(struct lk_jinja_heap *heap, struct lk_jinja_text text,
-                                    struct lk_jinja_text set, bool left, bool right) {
-    const uint64_t n_step = 1 + set.len / 16; /* for each character */
+                                    const struct lk_jinja_text *set, bool left, bool right) {
+    const uint64_t n_step = 1 + (set ? set->len / 16 : 0); /* for each character */
     for (; left && text.len && is_in_set(text.at[0], set); text.at++, text.len--)
         lk_jinja_work(heap, n_step);
     for (; right && text.len && is_in_set(text.at[text.len - 1], set); text.len--)
@@ -118,45 +118,44 @@ static void push_text(struct lk_jinja_heap *heap, struct lk_jinja_list *list,
 
 static void split_words(struct lk_jinja_heap *heap, struct lk_jinja_text text, int64_t max,
                         struct lk_jinja_list *out) {
-    const struct lk_jinja_text white = {NULL, 0};
-    text = lk_jinja_strip(heap, text, white, true, false);
+    text = lk_jinja_strip(heap, text, NULL, true, false);
     for (int64_t n = 0; text.len; n++) {
         size_t end = 0;
         while (end < text.len && !lk_jinja_is_space(text.at[end])) end++;
         lk_jinja_work(heap, 1 + end / 16);
         if (n == max) {
-            push_text(heap, out, lk_jinja_strip(heap, text, white, false, true));
+            push_text(heap, out, lk_jinja_strip(heap, text, NULL, false, true));
             return;
         }
         push_text(heap, out, lk_jinja_slice(text, 0, end));
-        text = lk_jinja_strip(heap, lk_jinja_slice(text, end, text.len), white, true, false);
+        text = lk_jinja_strip(heap, lk_jinja_slice(text, end, text.len), NULL, true, false);
     }
 }
 
 struct lk_jinja_value lk_jinja_split(struct lk_jinja_heap *heap, struct lk_jinja_text text,
-                                     struct lk_jinja_text at, int64_t max, bool from_right) {
+                                     const struct lk_jinja_text *at, int64_t max, bool from_right) {
     struct lk_jinja_value out = lk_jinja_list(heap, 0), all = lk_jinja_list(heap, 0);
     ptrdiff_t found;
     size_t from = 0;
     lk_jinja_work(heap, text.len / 16);
-    if (!at.at) {
+    if (!at) {
         split_words(heap, text, max, out.list);
         return out;
     }
-    if (at.len == 0) lk_jinja_fail(heap, LK_E_FORMAT, "cannot split at an empty string");
+    if (at->len == 0) lk_jinja_fail(heap, LK_E_FORMAT, "cannot split at an empty string");
     for (int64_t n = 0; (from_right || n != max); n++) {
-        found = lk_jinja_find(heap, text, at, from);
+        found = lk_jinja_find(heap, text, *at, from);
         if (found < 0) break;
         push_text(heap, all.list, lk_jinja_slice(text, from, (size_t)found));
-        from = (size_t)found + at.len;
+        from = (size_t)found + at->len;
     }
     push_text(heap, all.list, lk_jinja_slice(text, from, text.len));
     size_t n_joined = from_right && max >= 0 && all.list->n > (size_t)max + 1
                           ? all.list->n - (size_t)max
                           : 1; /* parts that stay one text at the left */
     if (n_joined == 1) return all;
-    const lk_jinja_char *end = all.list->at[n_joined - 1].text.at;
-    size_t n_left = (size_t)(end - text.at) + all.list->at[n_joined - 1].text.len;
+    size_t n_left = text.len;
+    for (size_t i = n_joined; i < all.list->n; i++) n_left -= at->len + all.list->at[i].text.len;
     push_text(heap, out.list, lk_jinja_slice(text, 0, n_left));
     for (size_t i = n_joined; i < all.list->n; i++) lk_jinja_push(heap, out.list, all.list->at[i]);
     return out;

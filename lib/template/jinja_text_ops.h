@@ -15,9 +15,9 @@ enum lk_jinja_case {
     LK_JINJA_CAPITAL
 };
 
-/* Without the characters of `set`, or white space if set.at is NULL, at its ends. */
+/* Without the characters of `set`, or white space if `set` is NULL, at its ends. */
 struct lk_jinja_text lk_jinja_strip(struct lk_jinja_heap *heap, struct lk_jinja_text text,
-                                    struct lk_jinja_text set, bool left, bool right);
+                                    const struct lk_jinja_text *set, bool left, bool right);
 
 struct lk_jinja_text lk_jinja_replace(struct lk_jinja_heap *heap, struct lk_jinja_text text,
                                       struct lk_jinja_text from, struct lk_jinja_text to,
@@ -35,9 +35,9 @@ struct lk_jinja_text lk_jinja_join_list(struct lk_jinja_heap *heap,
                                         const struct lk_jinja_list *list,
                                         struct lk_jinja_text between);
 
-/* Split at `at`, or at white space if at.at is NULL, at most `max` times (-1: any number). */
+/* Split at `at`, or at white space if `at` is NULL, at most `max` times (-1: any number). */
 struct lk_jinja_value lk_jinja_split(struct lk_jinja_heap *heap, struct lk_jinja_text text,
-                                     struct lk_jinja_text at, int64_t max, bool from_right);
+                                     const struct lk_jinja_text *at, int64_t max, bool from_right);
 struct lk_jinja_value lk_jinja_split_lines(struct lk_jinja_heap *heap, struct lk_jinja_text text);
 
 /* Python's "%s %d" % values, and "{} {name}".format(...). */

@@ -74,6 +74,9 @@ static const struct {
     {"x{# no\n #}\ny", "xy"},
     {"{{ ' ab ' | trim }}|{{ 'aXbX'.split('X') }}|{{ 'a,b,c'.rsplit(',', 1) }}",
      "ab|['a', 'b', '']|['a,b', 'c']"},
+    {"{{ 'll'.rsplit('l', 1) }}{{ 'allb'.rsplit('l', 1) }}", "['l', '']['al', 'b']"},
+    {"{{ ' a '.strip('x'[1:]) }}|{{ ' a ' | trim([] | join) }}|{{ ' a ' | trim }}|", " a | a |a|"},
+    {"{{ [1, 2] | tojson(separators=('x'[1:], ':')) }}", "[12]"},
     {"{{ 'hello'[1:3] }}{{ 'hello'[-1] }}{{ [1,2,3][::-1] }}", "elo[3, 2, 1]"},
     {"{{ 'h\xc3\xa9llo'[1] }}{{ 'h\xc3\xa9llo' | length }}", "\xc3\xa9"
                                                              "5"},
