@@ -383,6 +383,9 @@ typedef struct {
     int32_t width;       /* channels of a group */
     const int32_t *rank; /* [n_group], borrowed until lk_compress_free */
     double lost;         /* share of the rows' power that is lost at these ranks */
+    /* Share of the sum of the rows' singular values that the largest quarter and half of them have
+     * ("Effectively Compress KV Heads", figure 1); 0 unless the components are of the rows. */
+    double singular_quarter, singular_half;
 } lk_compress_basis;
 
 /* The i-th kind of basis of a layer; false past the last kind. */

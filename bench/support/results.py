@@ -215,7 +215,7 @@ def of_compress(answer, command):
     """A measurement of `lowkey compress --json`."""
     out = {"command": command, "model": answer["model"], "text": text_of(command), "records": [head(answer, ("model", "output"))]}
     for i, layer in enumerate(answer["layers"]):
-        out["records"] += [{"recipe": None, "at": {"layer": i, "side": side}, "metrics": {"rank": m["rank"], "lost": m["lost"]}}
+        out["records"] += [{"recipe": None, "at": {"layer": i, "side": side}, "metrics": {name: value for name, value in m.items() if name != "channels"}}
                            for side, m in layer.items()]
     return out
 

@@ -148,11 +148,17 @@ lk_status lk_compress_fit(lk_compress *c, lk_err *err) {
 bool lk_compress_get_basis(const lk_compress *c, int32_t layer, int32_t i, lk_compress_basis *out) {
     if (i < 0 || i >= LK_N_BASIS) return false;
     const struct lk_basis *b = lk_compress_layer(c, layer, i);
+    const lk_compress_opts *opts = &c->plan.opts;
     *out = (lk_compress_basis){.name = lk_basis_side_name(i),
                                .n_group = b->n_group,
                                .width = b->width,
                                .rank = b->rank,
                                .lost = b->n_group ? lk_layer_basis_loss(&c->layer[i][layer]) : 0};
+    if (b->n_group && opts->svd == LK_SVD_WHITENED && opts->method != LK_METHOD_OSCAR) {
+        const struct lk_layer_basis *layer_basis = &c->layer[i][layer];
+        out->singular_quarter = layer_basis->singular_quarter / layer_basis->singular;
+        out->singular_half = layer_basis->singular_half / layer_basis->singular;
+    }
     return true;
 }
 

@@ -283,6 +283,10 @@ static lk_status fit_group(struct fitter *f, int g, struct lk_layer_basis *b, lk
     for (int j = 0; j < n; j++) {
         lost -= f->fit.gain[j];
         b->error[(size_t)g * n + j] = (float)(lost > 0 ? lost / b->power[g] : 0);
+        double singular = sqrt(fmax(f->fit.gain[j], 0));
+        b->singular += singular;
+        if (j < n / 4) b->singular_quarter += singular;
+        if (j < n / 2) b->singular_half += singular;
     }
     for (size_t i = 0; i < (size_t)n * n; i++)
         b->down[(size_t)g * n * n + i] = (float)f->fit.down[i];

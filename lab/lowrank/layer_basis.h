@@ -14,6 +14,8 @@ struct lk_layer_basis {
     float *mean, *error;   /* mean may be NULL */
     int32_t *rank;
     double *power; /* [n_group] sum |x|^2 */
+    /* Sums over groups of singular values of the rows: all, the largest quarter and half. */
+    double singular, singular_quarter, singular_half;
     void *memory;
     size_t bytes;
 };

@@ -316,9 +316,14 @@ static int print_json(const struct compress_args *a, const lk_compress_opts *opt
             json_t *rank = json_array();
             for (int g = 0; g < basis.n_group; g++)
                 json_array_append_new(rank, json_integer(basis.rank[g]));
-            json_object_set_new(sides, basis.name,
-                                json_pack("{s:i s:o s:o}", "channels", basis.width, "rank", rank,
-                                          "lost", json_number(basis.lost)));
+            json_t *side = json_pack("{s:i s:o s:o}", "channels", basis.width, "rank", rank, "lost",
+                                     json_number(basis.lost));
+            if (basis.singular_half > 0)
+                json_object_update_new(side, json_pack("{s:o s:o}", "singular_quarter",
+                                                       json_number(basis.singular_quarter),
+                                                       "singular_half",
+                                                       json_number(basis.singular_half)));
+            json_object_set_new(sides, basis.name, side);
         }
         json_array_append_new(layers, sides);
     }

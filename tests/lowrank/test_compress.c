@@ -428,6 +428,37 @@ static void test_numbers(void **state) {
                 file_bytes[LK_NUMBERS_F16] < 0.7 * (double)file_bytes[LK_NUMBERS_F32]);
 }
 
+/* Shares of singular values: their squares are what each component lowers the error by. */
+static void test_singular_values(void **state) {
+    lk_model *model = open_model("llama-mha");
+    lk_compress_opts opts = {.method = LK_METHOD_PALU, .group = 2, .numbers = LK_NUMBERS_F32};
+    lk_compress *c = make(model, &opts);
+    lk_compress_basis basis;
+    for (int layer = 0; layer < model->net->hp.n_layer; layer++)
+        for (int i = 0; lk_compress_get_basis(c, layer, i, &basis); i++) {
+            const struct lk_basis *b = lk_compress_layer(c, layer, i);
+            const double *power = c->layer[i][layer].power;
+            double all = 0, quarter = 0, half = 0;
+            for (int g = 0; g < b->n_group; g++)
+                for (int j = 0; j < b->width; j++) {
+                    const float *error = b->error + (size_t)g * b->width + j;
+                    double value = sqrt(power[g] * ((j ? error[-1] : 1.0) - error[0]));
+                    all += value;
+                    quarter += j < b->width / 4 ? value : 0;
+                    half += j < b->width / 2 ? value : 0;
+                }
+            assert_true(b->n_group == 2 && quarter < 0.7 * half && half < 0.9 * all);
+            assert_true(fabs(basis.singular_quarter - quarter / all) < 1e-4);
+            assert_true(fabs(basis.singular_half - half / all) < 1e-4);
+        }
+    lk_compress_free(c);
+    opts.svd = LK_SVD_OUTPUT; /* components of the rows as they are read */
+    c = make(model, &opts);
+    assert_true(lk_compress_get_basis(c, 0, LK_BASIS_V, &basis) && basis.singular_half == 0);
+    lk_compress_free(c);
+    lk_model_free(model);
+}
+
 static bool fail_if_text_is_read(void *user, uint64_t done, uint64_t total) {
     (void)user, (void)total;
     return done > TOKENS; /* the units of fitting follow those of the text */
@@ -726,6 +757,7 @@ int main(void) {
         cmocka_unit_test(test_fisher_ranks),
         cmocka_unit_test(test_ranks_follow_their_own_scores),
         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_singular_values),
         cmocka_unit_test(test_kept_statistics),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
