@@ -6,10 +6,8 @@
 #include "engine/on_card.h"
 #include "engine/pass.h"
 #include "engine/pass_attn.h"
-#include "engine/query_moments.h"
 #include "engine/recurrent.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* K or V of the current layer in the first session. */
@@ -67,8 +65,6 @@ static void store_node(struct ggml_tensor *dst, int ith, int nth, void *userdata
             &part, (char *)p->exact[side].rows + head * kv->level[0].head_bytes, (int)kv->n_tok - n,
             n, (const float *)dst->src[side]->data + (size_t)head * d, (size_t)n_head * d);
     }
-    if (ith == nth - 1 && getenv("LOWKEY_MOMENTS") && p->attn_scores && p->at < p->n_tok)
-        lk_query_moments_add(p, dst->src[2]->data, n, p->net->hp.n_head, p->job.heads.d);
     if (ith != nth - 1 || p->at >= LK_PREFILL_CHUNK || p->at >= p->n_tok) return;
     for (size_t i = 0; i < p->n_session; i++)
         lk_cache_observe(p->session[i]->cache, p->job.index, dst->src[2]->data, n,
@@ -89,7 +85,6 @@ static void select_node(struct ggml_tensor *dst, int ith, int nth, void *userdat
     struct lk_prefill *p = userdata;
     const struct lk_kv *const exact[] = {&p->exact[LK_K].kv, &p->exact[LK_V].kv};
     const struct lk_evict *evict = p->s->cache->kv[p->job.index][LK_K].evict;
-    if (getenv("LOWKEY_MOMENTS") && evict->needs_scores && nth == 1) lk_query_moments_score(p);
     for (int head = ith; head < p->job.heads.n_kv; head += nth)
         lk_evict_select(p->s->cache, p->job.index, head,
                         evict->needs_scores ? p->attn_scores : NULL, exact,
