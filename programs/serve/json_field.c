@@ -291,11 +291,10 @@ void lk_buf_add_event(struct lk_buf *out, json_t *json) {
 void lk_buf_add_json_with(struct lk_buf *out, json_t *object, const char *field, const char *value,
                           size_t len) {
     struct lk_buf text = {0};
-    bool empty = json_object_size(object) == 0;
     lk_buf_add_json(&text, object);
     if (text.failed) out->failed = true;
     if (!text.failed) lk_buf_append(out, text.at, text.len - 1); /* without the closing brace */
-    lk_buf_printf(out, "%s\"%s\":", empty ? "" : ",", field);
+    lk_buf_printf(out, ",\"%s\":", field);
     lk_buf_append(out, value, len);
     lk_buf_append_str(out, "}");
     lk_buf_free(&text);

@@ -59,8 +59,8 @@ void lk_buf_add_json(struct lk_buf *out, json_t *json);
 /* Append the JSON value as a server-sent event, "data: JSON\n\n". Releases `json`, as above. */
 void lk_buf_add_event(struct lk_buf *out, json_t *json);
 
-/* Append an object with one more field, whose value is the JSON text value[0..len). Releases
- * `object`; NULL marks the buffer as failed. */
+/* Append an object, which is not empty, with one more field, whose value is the JSON text
+ * value[0..len). Releases `object`; NULL marks the buffer as failed. */
 void lk_buf_add_json_with(struct lk_buf *out, json_t *object, const char *field, const char *value,
                           size_t len);
 

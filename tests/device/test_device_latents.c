@@ -2,6 +2,7 @@
  * and one in RAM get the same rows, and the CPU attends to those in RAM. */
 #include "attention/device_call.h"
 #include "cache/cache.h"
+#include "cache/move_project.h"
 #include "device/modules.h"
 #include "support.h"
 #include "support_basis.h"
@@ -182,6 +183,11 @@ static void check(const struct setup *s, struct lk_device *device,
                 assert_int_equal(lk_cache_age(cache[c], 0, side, NULL), LK_OK);
         assert_int_equal(lk_pool_take_fault(&cache[1]->pool), LK_OK);
     }
+    uint64_t scratch = lk_ledger_bytes(&there, LK_FOR_SCRATCH);
+    lk_cache_drop_scratch(cache[1]); /* as a checkpoint does, which has no rows to project */
+    assert_true(lk_projecting_bytes(cache[1]) > 0);
+    assert_int_equal(scratch - lk_ledger_bytes(&there, LK_FOR_SCRATCH),
+                     lk_projecting_bytes(cache[1]));
     for (int c = 0; c < 2; c++) lk_cache_free(cache[c]);
     assert_int_equal(lk_ledger_bytes(&there, LK_FOR_WEIGHTS), 0);
     free(q), free(x[0]), free(x[1]);

@@ -370,8 +370,10 @@ static void test_failures_leave_no_wrong_logits(void **state) {
     lk_release(&model->ledger, LK_FOR_SCRATCH, model->work, model->work_size);
     model->work = NULL;
     model->work_size = 0;
+    lk_session *none = NULL;
     model->ledger.limit = 1;
     assert_int_equal(lk_session_eval(s, tok + BEFORE, 60, true, NULL), LK_E_NOMEM);
+    assert_int_equal(lk_session_new(&none, model, recipe, NULL, NULL), LK_E_NOMEM);
     model->ledger.limit = 0;
     assert_int_equal(lk_session_n_tok(s), BEFORE);
     assert_memory_equal(lk_session_logits(s, -1), here, row);

@@ -47,6 +47,7 @@ static double compare(const struct lk_net *net, enum ggml_type type, int n_in, i
     struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_in, n_tok),
                        *expect = ggml_mul_mat(ctx, w, x), *y = lk_many_tokens(net, ctx, w, x);
     struct ggml_cgraph *graph = ggml_new_graph(ctx);
+    assert_int_equal(lk_many_tokens_bytes(net, w, n_tok), y ? ggml_nbytes(y->src[1]) : 0);
     ggml_set_input(x);
     ggml_set_output(expect);
     ggml_build_forward_expand(graph, expect);

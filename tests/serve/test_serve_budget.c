@@ -7,6 +7,7 @@
 #include "support_serve.h"
 #include "test.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -383,6 +384,41 @@ static void one_key_does_not_hold_all_places(void **state) {
     lk_server_stop(server);
 }
 
+static void expect_waiting(const struct lk_server *server, const char *headers, json_int_t n) {
+    for (int i = 0; i < 400 && slots_number(server, headers, "waiting") != n; i++) sleep_ms(5);
+    assert_int_equal(slots_number(server, headers, "waiting"), n);
+}
+
+/* A third client holds the only place, and two share the spare one. The first one's second answer
+ * has waited longer, but it was served last: the second client's answer is there before. */
+static void clients_take_turns(void **state) {
+    static const char *const keys[] = {"key-number-one", "key-number-two", "key-number-three"};
+    static const char headers[] = "Authorization: Bearer key-number-one\r\n";
+    struct lk_server_opts opts = options();
+    opts.key = keys;
+    opts.n_key = 3;
+    opts.n_parallel = 1;
+    opts.n_ctx = 8192;
+    struct lk_server *server = serve_start(&opts);
+    int holder = send_completion(server, keys[2],
+                                 "{\"prompt\": \"x\", \"n\": 8, \"max_tokens\": 8000, "
+                                 "\"ignore_eos\": true}");
+    expect_waiting(server, headers, 7);
+    int first = send_completion(server, keys[0],
+                                "{\"prompt\": \"y\", \"n\": 2, \"max_tokens\": 3000, "
+                                "\"ignore_eos\": true}");
+    expect_waiting(server, headers, 8);
+    int second = send_completion(server, keys[1],
+                                 "{\"prompt\": \"z\", \"max_tokens\": 200, \"ignore_eos\": true}");
+    struct http_reply reply = http_read(second);
+    assert_int_equal(reply.status, 200);
+    http_free(&reply);
+    struct pollfd at = {.fd = first, .events = POLLIN};
+    assert_int_equal(poll(&at, 1, 0), 0); /* 3,000 tokens are left */
+    close(holder), close(first), close(second);
+    lk_server_stop(server);
+}
+
 /* A client that fills the queue loses its newest request to another client. */
 static void a_full_queue_makes_room(void **state) {
     struct lk_server_opts opts = options();
@@ -436,6 +472,7 @@ int main(void) {
         cmocka_unit_test(answers_are_counted_first),
         cmocka_unit_test(unread_answers_give_their_places_up),
         cmocka_unit_test(one_key_does_not_hold_all_places),
+        cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(a_full_queue_makes_room),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
