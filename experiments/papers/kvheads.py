@@ -1,5 +1,5 @@
 """Effectively Compress KV Heads for LLM (Yu et al.): tables 1, 4 and 5, figure 1."""
-from .runner import CALIBRATION, NOVEL, WIKITEXT, Missing, cell, file_of, table, text_table
+from .runner import CALIBRATION, MODELS, NOVEL, WIKITEXT, Missing, cell, file_of, table, text_table
 
 TITLE = "Effectively Compress KV Heads"
 TEXTS = [("WikiText", WIKITEXT), ("Emma", NOVEL)]
@@ -71,11 +71,18 @@ def table1_alibi(lab):
 
 def figure1(lab):
     """Claim (Llama-2-7B): a quarter of the dimensions keeps most of the energy, and RoPE generally lowers the rank of K."""
-    name = "heads-50-whitened-64k"
-    sidecar(lab, "mha", "50%", "whitened")
-    layers = lab.report("mha", name)["layers"]
-    return [table(["layer", "K after RoPE", "V"], [[str(i)] + [f"{100 * (1 - layer[side]['lost']):.1f} %" for side in ("k", "v")]
-                                                  for i, layer in enumerate(layers)])]
+    rows = []
+    for model, group in (("mha", "all"), ("mha", "1"), ("smol", "all"), ("qwen", "all")):
+        lab.basis(model, f"singular-{group}", "--method", "palu", "--group", group, "--rank-search", "uniform")
+        layers = lab.report(model, f"singular-{group}")["layers"]
+        row = [f"{MODELS[model][0]}, {'each head' if group == '1' else 'all heads'}"]
+        for share in ("singular_quarter", "singular_half"):
+            for side in ("kpre", "k", "v"):
+                values = [100 * layer[side][share] for layer in layers]
+                row.append(f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})")
+        rows.append(row)
+    head = [f"{share} of them: {side}" for share in ("a quarter", "half") for side in ("K before RoPE", "K after RoPE", "V")]
+    return [table(["singular values, % of their sum", *head], rows)]
 
 
 TABLES = [("tables 1 and 4, plain models", table1_alibi), ("table 4", table4), ("table 5", table5), ("figure 1", figure1)]
