@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { STEP = 32 }; /* tokens of an evaluation, as in lk_compare */
+enum { MIN_STEP = 8, MAX_STEP = 32 }; /* tokens of an evaluation, lk_compare has the maximum */
 
 /* Less probable tokens than this part of the most probable one are left out of a KL. */
 static const float min_probability = 1e-6f;
@@ -51,12 +51,18 @@ static lk_status open_session(struct lk_prompts *h, lk_session **s, const lk_rec
     return lk_session_new(s, h->model, recipe, &opts, err);
 }
 
-/* The number of chunks whose logits together take at most 3 % of the weights. */
-static size_t count_together(const struct lk_prompts *h) {
-    size_t logits = (h->n_query < STEP ? h->n_query : STEP) * h->n_vocab * sizeof(float);
-    size_t n = (size_t)lk_model_get_info(h->model).file_bytes / 32 / logits;
-    if (n > LK_PROMPTS_TOGETHER) n = LK_PROMPTS_TOGETHER;
-    return n > h->n_chunk ? h->n_chunk : n ? n : 1;
+/* The numbers of tokens of an evaluation and of chunks that share one. Together their logits take at
+ * most 3 % of the weights; those of one chunk may take 8 MB, or what MIN_STEP tokens take. */
+static void bound_logits(struct lk_prompts *h) {
+    const size_t row = h->n_vocab * sizeof(float), one_chunk = 8 << 20,
+                 all = (size_t)lk_model_get_info(h->model).file_bytes / 32;
+    size_t n = (all > one_chunk ? all : one_chunk) / row;
+    h->n_step = n < MIN_STEP ? MIN_STEP : n > MAX_STEP ? MAX_STEP : n;
+    if (h->n_step > h->n_query) h->n_step = h->n_query;
+    h->n_together = all / (h->n_step * row);
+    if (h->n_together > LK_PROMPTS_TOGETHER) h->n_together = LK_PROMPTS_TOGETHER;
+    if (h->n_together > h->n_chunk) h->n_together = h->n_chunk;
+    if (h->n_together == 0) h->n_together = 1;
 }
 
 lk_status lk_prompts_new(struct lk_prompts **out, const struct lk_measure *m,
@@ -78,7 +84,7 @@ lk_status lk_prompts_new(struct lk_prompts **out, const struct lk_measure *m,
                            ? parse_recipes(h, bits, err)
                            : lk_fail(err, LK_E_NOMEM, "no memory for %zu prompts", n_chunk);
     if (!status) status = lk_batch_new(&h->batch, m->model, err);
-    h->n_together = count_together(h);
+    bound_logits(h);
     for (size_t i = 0; !status && i < h->n_together; i++)
         status = open_session(h, &h->run[i], h->recipe[0], err);
     if (status) {
@@ -185,7 +191,7 @@ lk_status lk_prompts_predict(struct lk_prompts *h, size_t chunk, lk_err *err) {
     c->prediction = lk_alloc(&h->ledger, LK_FOR_SCRATCH, h->n_query * sizeof *c->prediction);
     bool ok = c->prediction != NULL;
     for (size_t at = 0, n; !status && ok && at < h->n_query; at += n) {
-        n = h->n_query - at < STEP ? h->n_query - at : STEP;
+        n = h->n_query - at < h->n_step ? h->n_query - at : h->n_step;
         status = evaluate(h, &chunk, 1, h->run, at, n, err);
         for (size_t i = 0; !status && ok && i < n; i++)
             ok = keep_prediction(h, c, at + i, lk_session_logits(h->run[0], (int32_t)i));
@@ -243,7 +249,7 @@ lk_status lk_prompts_score(struct lk_prompts *h, const size_t *chunk, size_t n, 
                            bool nll, lk_prediction *score, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t at = 0, n_tok; !status && at < h->n_query; at += n_tok) {
-        n_tok = h->n_query - at < STEP ? h->n_query - at : STEP;
+        n_tok = h->n_query - at < h->n_step ? h->n_query - at : h->n_step;
         status = evaluate(h, chunk, n, s, at, n_tok, err);
         for (size_t i = 0; !status && i < n; i++)
             score_chunk(h, chunk[i], s[i], at, n_tok, nll, score + i * h->n_query);

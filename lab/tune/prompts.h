@@ -43,7 +43,7 @@ struct lk_prompts {
     lk_recipe *recipe[2];
     struct lk_prompt *chunk; /* [n_chunk] */
     lk_batch *batch;
-    size_t n_together;                    /* chunks that are evaluated in one pass */
+    size_t n_step, n_together;            /* tokens and chunks that are evaluated in one pass */
     lk_session *run[LK_PROMPTS_TOGETHER]; /* f16 caches that evaluate tokens */
     lk_progress progress;
     void *user;
