@@ -13,6 +13,7 @@ the figures as a table for each paper (bench/support/results.py), and --render r
 import json
 import math
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -39,6 +40,12 @@ WIKITEXT, NOVEL = "data/wikitext2/test.txt", "data/janeausten/emma.txt"
 def file_of(model):
     """Of a model in MODELS, or of NAME.gguf that was written into the work folder."""
     return f"models/{MODELS[model][1]}" if model in MODELS else f"{model}.gguf"
+
+
+def children_seconds():
+    """CPU time of the programs that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Missing(Exception):
@@ -75,10 +82,12 @@ class Lab:
         if self.render:
             raise Missing(out or " ".join(command))
         print("+", " ".join(command), file=sys.stderr, flush=True)
+        before = children_seconds()
         env = {name: value for name, value in os.environ.items() if not name.startswith("LOWKEY_")} # the command says all
         done = subprocess.run(command, cwd=self.work, env=env, stdout=subprocess.PIPE if out else subprocess.DEVNULL, check=False)
         if done.returncode:
             sys.exit(f"paper-tables: '{command[0]} {command[1]}' failed; run the same command again to continue")
+        print(f"  {children_seconds() - before:.0f} s of CPU time", file=sys.stderr, flush=True)
         if out:
             for name, text in ((out, done.stdout), (out + ".command", f"{shlex.join(command)} > {out}".encode())):
                 with open(self.path(name) + ".new", "wb") as file:
@@ -268,7 +277,7 @@ def task_table(lab, name, model, groups, tasks, options):
                 raise Missing(name)
             lines = [found[task, kv]["metrics"] for _, task, _ in tasks]
             bits = [m["bits_per_value"]["value"] for m in lines]
-            rows.append([label, f"{sum(bits) / len(bits):.2f}"] + [cell(m[metric]) for m, (_, _, metric) in zip(lines, tasks)])
+            rows.append([label, f"{sum(bits) / len(bits):.2f}"] + [cell(m.get(metric)) for m, (_, _, metric) in zip(lines, tasks)])
     return table(head, rows)
 
 

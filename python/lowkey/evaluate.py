@@ -11,6 +11,8 @@ import argparse
 import json
 import math
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,7 +115,7 @@ def main() -> None:
     with open(a.output or os.devnull, "a", encoding="utf-8") as file:
         if file.tell() == 0:
             header = {"type": "run", "version": lowkey.version(), "model": os.path.basename(a.model)}
-            header |= {"weights": a.weights, "command": parser.prog + f" --tasks {a.tasks}", "options": options}
+            header |= {"weights": a.weights, "command": f"{parser.prog} {shlex.join(sys.argv[1:])}", "options": options}
             file.write(json.dumps(header) + "\n")
         for task in a.tasks.split(","):
             for line in compare(task, a.kv, model_args, **options):
