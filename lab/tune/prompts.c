@@ -52,7 +52,7 @@ static lk_status open_session(struct lk_prompts *h, lk_session **s, const lk_rec
 }
 
 /* The numbers of tokens of an evaluation and of chunks that share one. Together their logits take
- * at most 3 % of the weights; those of one chunk may take 8 MB, or what MIN_STEP tokens take. */
+ * at most 3 % of the weights; one chunk may have 8 MB, or what MIN_STEP tokens take. */
 static void bound_logits(struct lk_prompts *h) {
     const size_t row = h->n_vocab * sizeof(float), one_chunk = 8 << 20,
                  all = (size_t)lk_model_get_info(h->model).file_bytes / 32;
