@@ -120,8 +120,9 @@ def other_networks(lab):
             ("trained without WikiText and the novel's author", small_networks(lab, "other", files=(SHAKESPEARE, *CHATS)))]
     found = bench_less(lab, "less-networks", [(None, [alone, more, as_many])] + [(sidecar, [state]) for _, sidecar in sets])
     rows = []
-    for i, (label, recipe) in enumerate([("H2O", alone), ("H2O, more rows", more), ("H2O, 64 and 64 rows", as_many)] + [(f"LESS, {name}", state) for name, _ in sets]):
-        runs = [found[text, recipe]["runs"][max(i - 3, 0)] for text in TITLES]
+    caches = [("H2O", alone, 0), ("H2O, more rows", more, 0), ("H2O, 64 and 64 rows", as_many, 0)]
+    for label, recipe, i in caches + [(f"LESS, {name}", state, i) for i, (name, _) in enumerate(sets)]:
+        runs = [found[text, recipe]["runs"][i] for text in TITLES]
         row = [label, *(f"{runs[0][part] / 2**20:.2f}" for part in ("bytes", "network"))]
         for text, run in zip(TITLES, runs):
             full, lost = found[text, "f16"]["ppl"], found[text, alone]["ppl"]
