@@ -2,7 +2,7 @@
 
 Columns: command,model,text,recipe,bits,metric,value,error,commit,cpu. A row is one number. `command` is what printed it,
 without the recipe, and tells measurements apart: a table finds its rows by the name of the output in it ("-o NAME.jsonl",
-"> NAME.json", "--save NAME"). `metric` is a name and what else tells a row from others of the command:
+"> NAME.json", "--save NAME"). Rows without a command are of the last one above, with its model, commit and cpu. `metric` is a name and what else tells a row from others of the command:
 
     kl_mean[task=text]      decode_tps[depth=8192]      nll[task=gsm8k,key=line 508]      lost[layer=3,side=kpre]
 
@@ -55,25 +55,28 @@ def from_at(metric):
 
 
 def rows_of(measurement):
+    """The rows; the first has what is the same for all."""
+    command, model, commit_of, cpu = (measurement.get(name) or "" for name in ("command", "model", "commit", "cpu"))
     for record in measurement["records"]:
         bits = record["metrics"].get("bits_per_value")
         bits = bits[0] if isinstance(bits, tuple) else bits
         for name, value in record["metrics"].items():
             value, error = value if isinstance(value, tuple) else (value, None)
-            yield (measurement["command"], measurement.get("model") or "", record.get("text") or measurement.get("text") or "",
-                   record.get("recipe") or "", f"{bits:.6g}" if bits is not None else "", name + to_at(record.get("at") or {}),
-                   to_word(value), to_word(error), measurement.get("commit") or "", measurement.get("cpu") or "")
+            yield (command, model, record.get("text") or measurement.get("text") or "", record.get("recipe") or "",
+                   f"{bits:.6g}" if bits is not None else "", name + to_at(record.get("at") or {}), to_word(value), to_word(error), commit_of, cpu)
+            command = model = commit_of = cpu = ""
 
 
 def read(path):
     """The measurements of a table, in its order."""
-    out, last = {}, None
+    out, last, m = {}, None, None
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            m = out.setdefault(row["command"], {"command": row["command"], "model": row["model"], "text": row["text"], "commit": row["commit"],
-                                                "cpu": row["cpu"], "records": []})
+            if row["command"]:
+                m = out.setdefault(row["command"], {"command": row["command"], "model": row["model"], "text": row["text"], "commit": row["commit"],
+                                                    "cpu": row["cpu"], "records": []})
             name, at = from_at(row["metric"])
-            key = (row["command"], row["text"], row["recipe"], at)
+            key = (m["command"], row["text"], row["recipe"], at)
             if key != last:
                 m["records"].append({"recipe": row["recipe"], "text": row["text"], "at": at, "metrics": {}})
                 last = key

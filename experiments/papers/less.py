@@ -106,7 +106,7 @@ def table2(lab):
 def table7(lab):
     """Claim (Llama 2 7B with TOVA, 5 %): WikiText 9.97 with TOVA, 9.72 with LESS, 8.79 with the full cache; PG-19 27.88, 27.34, 23.79."""
     some = recipes(102, "tova")
-    sidecar = small_networks(lab, "tova", "--policy", "tova", budget="204")
+    sidecar = networks(lab, "tova", "--policy", "tova", sequences=48, epochs=30, budget="204", prompt="0,1024,0,2048")
     found = bench_less(lab, "less-7", [(None, [kv for _, kv in some[:2]]), (sidecar, [some[2][1]])])
     return [gap_table(found, [(label, kv, some[0][1]) for label, kv in some])]
 
@@ -166,9 +166,10 @@ SUMMARY = [("summary", ("rouge1", "rougeL", "nll"))]
 
 def table4(lab):
     """Claim (Llama 2 7B, ROUGE-1 at 5 %): MultiNews 13.38 with H2O, 15.42 with LESS, 23.79 with the full cache; CNN/DailyMail 18.18, 19.21, 26.25; XSum 29.03, 30.03, 30.65."""
-    forms = [("Answers of at least 16 tokens in the chat template:", "min16", ("--min-answer", "16")),
-             ("In the chat template, where the model may end its turn at once:", "chat", ())]
-    return [part for title, name, options in forms for part in (title, answers(lab, f"less-4-{name}", SUMMARY, 1024, options))]
+    forms = [("Answers of at least 16 tokens in the chat template:", "min16", 1024, ("--min-answer", "16")),
+             ("In the chat template, where the model may end its turn at once:", "chat", 1024, ()),
+             ("A plain text of 2,048 tokens with one answered question before, as in the paper:", "shots", 2048, ("--shots", "1"))]
+    return [part for title, name, n_ctx, options in forms for part in (title, answers(lab, f"less-4-{name}", SUMMARY, n_ctx, options))]
 
 
 def chat(lab):
@@ -211,9 +212,9 @@ def figure7(lab):
 def figure8(lab):
     """Claim: LESS and more rows are alike in short prompts, LESS is better in long ones."""
     rows = []
-    for n_ctx in lab.limit((512, 1024, 2048), (512, 1024)):
+    for n_ctx in (512, 1024, 2048, 4096):
         name = "less-4-min16" if n_ctx == 1024 else f"less-8-{n_ctx}"
-        answers(lab, name, SUMMARY, n_ctx, ("--min-answer", "16"))
+        answers(lab, name, SUMMARY, n_ctx, ("--min-answer", "16"), 50 if n_ctx <= 2048 else lab.limit(50, 25))
         items = lab.read_items(f"results/{name}.jsonl")
         some = recipes(round(n_ctx / 32))[1:]
         rows.append([f"{n_ctx:,} tokens"] + ["{:+.3f} ± {:.3f}".format(*paired(items, "summary", a, b, score))

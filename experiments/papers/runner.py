@@ -60,6 +60,7 @@ class Lab:
         self.work, self.quick, self.threads, self.kept = work, quick, threads, kept
         self.render = kept is not None
         self.used = [] # names of results that the tables have read
+        self.items = set() # those whose single items they have read
 
     def limit(self, full, quick):
         return quick if self.quick else full
@@ -133,6 +134,7 @@ class Lab:
 
     def read_items(self, name):
         """{(task, recipe): {item: record}} of a file of `lowkey eval`."""
+        self.items.add(name)
         found = {}
         for r in self.measurement(name)["records"]:
             if "key" in r["at"]:
@@ -227,6 +229,15 @@ def paired(items, task, a, b, score):
     change = [record[score] - items[task, a][key][score] for key, record in items[task, b].items() if key in items[task, a]]
     mean = sum(change) / len(change)
     return mean, math.sqrt(sum((x - mean) ** 2 for x in change) / (len(change) - 1) / len(change))
+
+
+def correlation(x, y):
+    """Pearson's correlation of two lists, and its standard error."""
+    n = len(x)
+    mean_x, mean_y = sum(x) / n, sum(y) / n
+    xx, yy = sum((a - mean_x) ** 2 for a in x), sum((b - mean_y) ** 2 for b in y)
+    r = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / math.sqrt(xx * yy)
+    return {"value": r, "stderr": math.sqrt((1 - r * r) / (n - 2))}
 
 
 # ---- formatting ----

@@ -47,11 +47,12 @@ def items(
     min_answer: int = 0,
 ) -> tuple[dict[str, Item], float]:
     """{key of the item: figures} of one task and recipe, and the mean of the cache's bits per value."""
-    metadata = {**model_args, "seed": seed, "limit": limit}
+    metadata = {**model_args, "seed": seed, "limit": limit, "shots": shots}
     manager = lm_eval.tasks.TaskManager(include_path=TASKS, metadata=metadata)
     # the contexts of winogrande's choices share the text before the gap
     lm = lowkey.lm_eval.LowkeyLM(**model_args, keep_spaces=True, reuse_prefix=task == "winogrande")
-    chat = task in QUESTIONS and lm.model.chat_template is not None
+    shots_in_text = task == "summary" and shots is not None # its documents hold them
+    chat = task in QUESTIONS and lm.model.chat_template is not None and not (shots_in_text and shots)
     found: dict[str, Item] = {}
     for part in [f"local_{task}", f"local_{task}_nll"] if task in QUESTIONS else [f"local_{task}"]:
         generates = task in QUESTIONS and not part.endswith("_nll")
@@ -60,7 +61,7 @@ def items(
             tasks=[part],
             task_manager=manager,
             limit=limit,
-            num_fewshot=shots,
+            num_fewshot=None if shots_in_text else shots,
             apply_chat_template=chat,
             fewshot_as_multiturn=chat,
             gen_kwargs={"min_gen_toks": min_answer} if generates and min_answer else None,
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("--limit", type=int, help="maximum number of items per task")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shots", type=int, help="examples before each question (default: the task's own)")
+    parser.add_argument("--shots", type=int, help="examples before each question (default: the task's own); summary then has no chat template")
     parser.add_argument("--min-answer", type=int, default=0, help="tokens that an answer has at least")
     parser.add_argument("--sidecar")
     parser.add_argument("--weights", default="shipped", choices=["shipped", "f32"])

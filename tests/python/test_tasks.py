@@ -85,6 +85,16 @@ def test_summaries(data, chat_path, model):
     assert "word0 " in doc["text"] and "[...]" in doc["text"] and "word1999" in doc["text"]
     prompt = model.chat_format([{"role": "user", "content": doc["text"]}]) + "Answer:"
     assert 950 < len(model.tokenize(prompt, control=True)) + local_data.SUMMARY_TOKENS <= 1000
+    write_lines(data / "summary" / "test.jsonl",
+                [{"query": f"Which of {c}?", "reference": f"Of {c}.", "document": words.replace("word", c)} for c in "ab"])
+    for shot in local_data.summaries(str(chat_path), n_ctx=1000, shots=1)["test"]:
+        mine, other = ("b", "a") if "Which of b?" == shot["prompt_ends_before"][-11:] else ("a", "b")
+        example, given = shot["text"].split(f"\nAnswer: Of {other}.\n\n")
+        assert f"{other}1999" in example and f"Which of {other}?" in example and f"{mine}0 " not in example
+        assert f"{mine}0 " in given and f"{mine}1999" in given and f"{other}0 " not in given
+        assert 900 < len(model.tokenize(shot["text"] + "\nAnswer:", control=True)) + local_data.SUMMARY_TOKENS <= 1000
+    with pytest.raises(ValueError, match="no 2 questions about other documents"):
+        local_data.summaries(str(chat_path), n_ctx=1000, shots=2)
     pytest.importorskip("rouge_score")
     scores = local_data.score_summary(doc, [" Things happen.\n\nNo."])
     assert scores["rouge1"] == pytest.approx(2 / 3) and scores["rouge2"] == 0

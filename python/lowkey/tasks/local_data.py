@@ -244,35 +244,35 @@ def _requests() -> Iterator[Document]:
 class _Fit:
     """Shortens a document in the middle, as LongBench, until prompt and answer fit."""
 
-    def __init__(self, model: str, n_ctx: int) -> None:
+    def __init__(self, model: str, n_ctx: int, plain: bool = False) -> None:
         self.vocabulary, self.n_ctx = _vocabulary(model), n_ctx
-        self.chat = self.vocabulary.chat_template is not None
+        self.chat = self.vocabulary.chat_template is not None and not plain
 
     def context(self, words: list[str], n: int) -> str:
         head, tail = "".join(words[: n - n // 2]), "".join(words[len(words) - n // 2 :])
         gap = "\n[...]\n" if n < len(words) else ""
         return f"Read this document; a question about it follows.\n\n{head}{gap}{tail}"
 
-    def length(self, context: str, question: str) -> int:
-        """Tokens of the prompt and room for the answer."""
+    def length(self, context: str, question: str, room: int) -> int:
+        """Tokens of the prompt and `room` for the answer."""
         text = f"{context}\n\n{question}"
         if self.chat:
             prompt = self.vocabulary.chat_format([{"role": "user", "content": text}]) + "Answer:"
         else:
             prompt = text + "\nAnswer:"
-        return len(self.vocabulary.tokenize(prompt, control=True)) + SUMMARY_TOKENS
+        return len(self.vocabulary.tokenize(prompt, control=True)) + room
 
-    def fit(self, document: str, question: str) -> str:
+    def fit(self, document: str, question: str, room: int = SUMMARY_TOKENS) -> str:
         words = re.findall(r"[ \t-\r]*[^ \t-\r]+|[ \t-\r]+$", document)
         low, high = min(16, len(words)), len(words) + 1  # low fits, high does not
-        low_tokens = self.length(self.context(words, low), question)
+        low_tokens = self.length(self.context(words, low), question, room)
         if low_tokens > self.n_ctx:
             raise ValueError(f"{self.n_ctx} tokens are too few for a question; give a larger n_ctx")
         per_word = 0.0
         while high - low > 1 and (per_word == 0 or self.n_ctx - low_tokens >= per_word):
             step = int((self.n_ctx - low_tokens) / per_word) if per_word > 0 else 16
             n = low + step if step < high - low else high - 1
-            tokens = self.length(self.context(words, n), question)
+            tokens = self.length(self.context(words, n), question, room)
             per_word = (tokens - low_tokens) / (n - low) if tokens > low_tokens else 1.0
             if tokens <= self.n_ctx:
                 low, low_tokens = n, tokens
@@ -281,15 +281,31 @@ class _Fit:
         return self.context(words, low)
 
 
-def summaries(model: str, n_ctx: int | None = None, seed: int = 1, limit: int | None = None, **_: Any) -> Splits:
-    """summary/test.jsonl, {"document", "query", "reference"}, or QMSum's qmsum/test.jsonl."""
-    fit, documents = _Fit(model, int(n_ctx or 4096)), []
-    for row in _shuffled(list(_requests()), "summary", seed)[:limit]:
-        question = f"Answer in one paragraph, from the document: {row['query']}"
+def summaries(
+    model: str, n_ctx: int | None = None, seed: int = 1, limit: int | None = None, shots: int | None = None, **_: Any
+) -> Splits:
+    """summary/test.jsonl, {"document", "query", "reference"}, or QMSum's qmsum/test.jsonl.
+
+    With shots, a document is a plain text, as for a base model: as many answered questions about other documents, each of an
+    equal share of n_ctx, come first.
+    """
+    fit, documents = _Fit(model, int(n_ctx or 4096) // ((shots or 0) + 1), bool(shots)), []
+    rows = _shuffled(list(_requests()), "summary", seed)
+    for row in rows[:limit]:
+        others = [other for other in reversed(rows) if other["document"] != row["document"]][: shots or 0]
+        if len(others) < (shots or 0):
+            raise ValueError(f"the data have no {shots} questions about other documents")
+        texts = []
+        for other in others:
+            question = _question(other)
+            room = len(fit.vocabulary.tokenize(f" {other['reference']}\n\n", begin=False))
+            texts.append(f"{fit.fit(other['document'], question, room)}\n\n{question}\nAnswer: {other['reference']}")
+        question = _question(row)
+        texts.append(f"{fit.fit(row['document'], question)}\n\n{question}")
         documents.append(
             {
                 "key": row["key"],
-                "text": f"{fit.fit(row['document'], question)}\n\n{question}",
+                "text": "\n\n".join(texts),
                 "prompt_ends_before": question,
                 "reference": row["reference"],
                 "right": " " + row["reference"],
@@ -297,6 +313,10 @@ def summaries(model: str, n_ctx: int | None = None, seed: int = 1, limit: int | 
             }
         )
     return _splits(test=documents)
+
+
+def _question(row: Document) -> str:
+    return f"Answer in one paragraph, from the document: {row['query']}"
 
 
 def score_summary(doc: Document, results: list[str]) -> dict[str, float]:
