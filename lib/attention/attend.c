@@ -68,6 +68,7 @@ static struct lk_run runs_of(const struct lk_attn_item *item, const struct lk_kv
                            .end_part = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1,
                            .max_rows = item->chunk,
                            .chunk = item->chunk,
+                           .is_prompt = item->attn->is_prompt,
                            .whole_tiles = true};
 }
 

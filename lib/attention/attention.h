@@ -24,7 +24,7 @@
 /* Maximum number of queries of an item; positions of a chunk, unless the kernels prefer more; what
  * a partial has besides its vector (attn_item.h); calls of more tokens than LK_DECODE_TOKENS read
  * everything (read.h). */
-enum { LK_ATTN_QUERIES = 64, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 2, LK_DECODE_TOKENS = 4 };
+enum { LK_ATTN_QUERIES = 128, LK_ATTN_CHUNK = 256, LK_ATTN_SUMS = 2, LK_DECODE_TOKENS = 4 };
 
 /* What one thread read of the tiles that can be left out (read.h), of all KV heads, added up over
  * calls. */
@@ -36,8 +36,9 @@ struct lk_attn {
     const struct lk_kv *k, *v;
     const struct lk_kernels *kernels;
     int n_head, n_head_kv, d_head;
-    int d_rope; /* channels of K with latent attention (model/hparams.h), else 0 */
-    int n_tok;  /* tokens of the queries: the newest n_tok positions of K and V */
+    int d_rope;     /* channels of K with latent attention (model/hparams.h), else 0 */
+    int n_tok;      /* tokens of the queries: the newest n_tok positions of K and V */
+    bool is_prompt; /* K and V are the exact rows of a prompt, from position 0 on */
     int n_thread;
     int thread_offset; /* the thread that gets the first item, modulo the number of threads;
                           spreads many small calls over the threads */

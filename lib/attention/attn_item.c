@@ -112,7 +112,8 @@ struct lk_rows lk_run_rows(const struct lk_run *run, int part) {
     struct lk_rows rows = {.codec = lk_level_codec(&kv->rule[run->level], part),
                            .sigma = lk_kv_sigma(kv, run->level, part),
                            .d_head = lk_level_part_channels(level, part),
-                           .block_rows = kv->rule[run->level].block_rows};
+                           .block_rows = kv->rule[run->level].block_rows,
+                           .aligned = run->is_prompt && kv->n_swa == 0 && !lk_kv_is_divided(kv)};
     rows.block = run->at;
     rows.offset = lk_level_part_offset(level, part);
     rows.row0 = run->row0;
@@ -351,7 +352,8 @@ static void score_span(struct lk_attn_item *item, const struct lk_kv_span *span,
                          .first_part = item->head_kv / level->n_head,
                          .end_part = (item->head_kv + item->n_head_kv - 1) / level->n_head + 1,
                          .max_rows = level->k_up ? LK_TILE : item->chunk,
-                         .chunk = item->chunk};
+                         .chunk = item->chunk,
+                         .is_prompt = attn->is_prompt};
     for (int64_t pos = span->pos; pos < span->end; pos += run.n) {
         lk_run_find(&run, pos - span->first, span->end - span->first);
         for (int part = run.first_part; part < run.end_part; part++) {

@@ -115,6 +115,7 @@ struct lk_run {
     int level, first_part, end_part; /* parts [first_part, end_part) are read, in this order */
     int max_rows;                    /* rows of a run, at most LK_MAX_KERNEL_CHUNK */
     int chunk;                       /* rows of a chunk */
+    bool is_prompt;                  /* exact rows of a prompt (struct lk_attn) */
     bool whole_tiles;                /* runs end with a tile, unless they lie within one */
 
     /* Set by lk_run_find. */

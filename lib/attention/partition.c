@@ -82,8 +82,9 @@ struct lk_partition lk_partition_work(const struct lk_attn *attn) {
     const struct lk_kv *k = attn->k;
     struct lk_partition p = {.n_query = attn->n_tok * (attn->n_head / attn->n_head_kv)};
 
-    /* As many KV heads per item as have room, in whole groups of latents. */
-    int unit = lk_attn_head_unit(attn), head_tile = LK_ATTN_QUERIES / p.n_query / unit * unit;
+    /* As many KV heads per item as fill half of its room, in whole groups of latents: a prompt's
+     * queries share the conversion of a tile, but not with another head's. */
+    int unit = lk_attn_head_unit(attn), head_tile = LK_ATTN_QUERIES / 2 / p.n_query / unit * unit;
     if (head_tile > attn->n_head_kv) head_tile = attn->n_head_kv;
     set_tiles(&p, attn->n_head_kv, attn->n_head / attn->n_head_kv,
               head_tile > unit ? head_tile : unit);
@@ -106,7 +107,7 @@ int lk_partition_chunk(const struct lk_attn *attn, const struct lk_partition *p)
         if (k->count[level].rows > k->count[largest].rows) largest = level;
     size_t bytes = k->level[largest].block_bytes / k->level[largest].n_part * p->head_tile *
                    preferred / k->rule[largest].block_rows;
-    bool few = p->head_tile * p->n_query <= LK_ATTN_QUERIES / 2;
+    bool few = p->head_tile * p->n_query <= LK_ATTN_QUERIES / 4;
     return preferred && few && bytes <= MAX_PREFETCH ? preferred : LK_ATTN_CHUNK;
 }
 

@@ -58,6 +58,7 @@ struct lk_attn lk_pass_seq_attn(const struct lk_layer_job *job, size_t i,
     struct lk_attn attn = lk_pass_attn(job);
     attn.k = seq->source[LK_K] ? seq->source[LK_K] : &cache[LK_K];
     attn.v = seq->source[LK_V] ? seq->source[LK_V] : &cache[LK_V];
+    attn.is_prompt = seq->source[LK_K] && seq->source[LK_V];
     attn.rope = lk_cache_rope(&seq->session->cache->shape, job->index);
     const struct ggml_tensor *sinks = job->pass->model->net->layer[job->layer].attn_sinks;
     if (sinks) attn.sink = sinks->data;

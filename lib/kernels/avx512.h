@@ -116,7 +116,7 @@ void lk_avx512_amx_leave(const struct lk_kernels_state *before);
 lk_score_fn lk_avx512_amx_score;
 lk_accumulate_fn lk_avx512_amx_accumulate;
 
-/* f16 (avx512_f16.c): products and sums in floats. */
+/* f16 (avx512_f16.c): products and sums in floats, for the exact rows of prompts in fixed point. */
 lk_score_fn lk_avx512_f16_score;
 lk_accumulate_fn lk_avx512_f16_accumulate;
 

@@ -15,6 +15,12 @@ LK_ALWAYS_INLINE __m512i dpbusd_i32x16(__m512i sum, __m512i a, __m512i b) {
     return sum;
 }
 
+/* sum + the products of both pairs of 16-bit numbers, row by row. */
+LK_ALWAYS_INLINE __m512i dpwssd_i32x16(__m512i sum, __m512i a, __m512i b) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
 /* The four bytes at p in every row. */
 LK_ALWAYS_INLINE __m512i set1_i8x4_x16(const void *p) {
     int32_t x;

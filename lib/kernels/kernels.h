@@ -41,6 +41,9 @@ struct lk_rows {
     int d_head, block_rows;
     int row0; /* first row in block[0], a multiple of LK_TILE, < block_rows */
     int n;    /* >= 1 */
+    /* Exact rows of a prompt; the run starts with a chunk. Its tiles do not depend on how many
+     * tokens the prompt has, so a kernel may let its rows share a scale. */
+    bool aligned;
     struct lk_prefetch prefetch;
     struct lk_fetch fetch;
 };
