@@ -330,7 +330,7 @@ def a_session_goes_on_identically():
         rest, _ = piped("three\nfour\n", "-n", "24", "--session", "again", *options)
         equal(answers("again"), whole, f"answers with {options}")
         equal(rest, whole[2:], "the last two")
-        equal(len(set("".join(whole))) > 10, True, "the answers vary")
+        equal(len(set("".join(whole))) > 5, True, "the answers vary")
         equal(stat.S_IMODE(os.stat(path("again.chat")).st_mode), 0o600, "mode")
 
 
