@@ -6,6 +6,8 @@
 #include "engine/prefill.h"
 #include "engine/prefill_state.h"
 #include "engine/session_state.h"
+#include "kernels/kernels.h"
+#include "kernels/kernels.h"
 #include "lowkey_serve.h"
 #include "support.h"
 #include "support_card.h"
@@ -30,12 +32,18 @@ static bool is_possible(lk_model *model, const char *text) {
 #define MAX_SHORT_NMSE 2e-5
 enum { OF_SHORT = 7 };
 
+/* Kernels that multiply the exact rows of a prompt as floats, as the card does. */
+static const char *in_floats(void) { return lk_kernels_choose("avx2") ? "avx2" : NULL; }
+
 /* Compute with the layers in RAM, then with all of them, or half of them too, on the card. False:
  * the recipe is not possible. */
 static bool compare(const struct tiny_spec *spec, const char *recipe, bool half, double max_nmse) {
     int n_ctx = spec->n_ctx > 0 && spec->n_ctx < COMPUTE_CTX ? spec->n_ctx : COMPUTE_CTX;
-    lk_model_opts opts = {
-        .n_threads = 2, .n_ctx = n_ctx, .no_repack = true, .cache_device = "emulated"};
+    lk_model_opts opts = {.n_threads = 2,
+                          .n_ctx = n_ctx,
+                          .no_repack = true,
+                          .kernels = in_floats(),
+                          .cache_device = "emulated"};
     struct results ram = {0};
     int32_t tok[COMPUTE_CTX];
     lk_model *model = open_tiny(spec, &opts);
@@ -105,6 +113,7 @@ static void partials_are_those_of_ram(void **state) {
             lk_model_opts opts = {.n_threads = 2,
                                   .n_ctx = COMPUTE_CTX,
                                   .no_repack = true,
+                                  .kernels = in_floats(),
                                   .cache_device = "emulated",
                                   .device = card ? "emulated" : NULL};
             lk_model *model = open_with_sidecar_by("llama", COMPUTE_CTX, opts, 5);
@@ -242,6 +251,7 @@ static lk_model *open_long(const char *preset, const char *device) {
     lk_model_opts opts = {.n_threads = 2,
                           .n_ctx = LONG_CTX,
                           .no_repack = true,
+                          .kernels = in_floats(),
                           .device = device,
                           .cache_device = "emulated"};
     return open_tiny(&spec, &opts);
@@ -397,6 +407,7 @@ static void blocks_are_those_of_ram(void **state) {
             lk_model_opts opts = {.n_threads = 2,
                                   .n_ctx = LONG_CTX,
                                   .no_repack = true,
+                                  .kernels = in_floats(),
                                   .cache_device = "emulated",
                                   .device = card ? "emulated" : NULL};
             lk_model *model = open_with_sidecar_by("llama", LONG_CTX, opts, 5);
