@@ -214,7 +214,7 @@ def figure8(lab):
     rows = []
     for n_ctx in (512, 1024, 2048, 4096):
         name = "less-4-min16" if n_ctx == 1024 else f"less-8-{n_ctx}"
-        answers(lab, name, SUMMARY, n_ctx, ("--min-answer", "16"), 50 if n_ctx <= 2048 else lab.limit(50, 16))
+        answers(lab, name, SUMMARY, n_ctx, ("--min-answer", "16"), 50 if n_ctx <= 2048 else lab.limit(50, 10))
         items = lab.read_items(f"results/{name}.jsonl")
         some = recipes(round(n_ctx / 32))[1:]
         rows.append([f"{n_ctx:,} tokens"] + ["{:+.3f} ± {:.3f}".format(*paired(items, "summary", a, b, score))
