@@ -7,7 +7,6 @@
 #include "engine/prefill_state.h"
 #include "engine/session_state.h"
 #include "kernels/kernels.h"
-#include "kernels/kernels.h"
 #include "lowkey_serve.h"
 #include "support.h"
 #include "support_card.h"
