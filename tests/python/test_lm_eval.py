@@ -39,7 +39,8 @@ def test_loglikelihood(chat_path, model, context):
         n = len(model.tokenize(text.rstrip()))
         if not text:
             tokens, n = [lm.prefix_token_id] + tokens, 1
-        assert value == pytest.approx(plain_score(model, tokens[:n], tokens[n:]), abs=2e-3)
+        # plain_score's context is a prompt, whose attention may be in fixed point
+        assert value == pytest.approx(plain_score(model, tokens[:n], tokens[n:]), abs=2e-3 if context == "prompt" else 2e-2)
         assert isinstance(greedy, bool)
 
 
