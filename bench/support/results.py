@@ -2,7 +2,8 @@
 
 Columns: command,model,text,recipe,bits,metric,value,error,commit,cpu. A row is one number. `command` is what printed it,
 without the recipe, and tells measurements apart: a table finds its rows by the name of the output in it ("-o NAME.jsonl",
-"> NAME.json", "--save NAME"). Rows without a command are of the last one above, with its model, commit and cpu. `metric` is a name and what else tells a row from others of the command:
+"> NAME.json", "--save NAME"). Rows without a command are of the last one above, with its model, commit and cpu. `metric` is a
+name and what else tells a row from others of the command:
 
     kl_mean[task=text]      decode_tps[depth=8192]      nll[task=gsm8k,key=line 508]      lost[layer=3,side=kpre]
 
@@ -75,6 +76,8 @@ def read(path):
             if row["command"]:
                 m = out.setdefault(row["command"], {"command": row["command"], "model": row["model"], "text": row["text"], "commit": row["commit"],
                                                     "cpu": row["cpu"], "records": []})
+            if m is None:
+                raise ValueError(f"{path}: the first row has no command")
             name, at = from_at(row["metric"])
             key = (m["command"], row["text"], row["recipe"], at)
             if key != last:

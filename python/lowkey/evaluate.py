@@ -108,6 +108,8 @@ def main() -> None:
     parser.add_argument("--weights", default="shipped", choices=["shipped", "f32"])
     parser.add_argument("--context", default="prompt", choices=["prompt", "steps"])
     a = parser.parse_args()
+    if a.shots is not None and a.shots < 0:
+        parser.error("--shots: at least 0")
     if a.data:
         os.environ["LOWKEY_DATA"] = a.data
     model_args = {"model": a.model, "n_ctx": a.ctx, "threads": a.threads, "sidecar": a.sidecar}
