@@ -4,6 +4,7 @@
  * 16 outputs with four codes of a token. A panel is read for up to MAX_TOK tokens, TOKENS at a time
  * for two panels, so 12 sums stay in registers. */
 #include "kernels/avx512_dot.h"
+#include "kernels/kernels.h"
 #include "kernels/products.h"
 
 #include <math.h>
@@ -30,7 +31,7 @@ struct panel {
 /* A block of 32 inputs of 16 outputs. Codes are larger by `middle`, so that they have no sign. */
 struct short_panel {
     _Alignas(64) uint8_t code[LK_PRODUCT_SHORT / 4][LANES][4];
-    float d[LANES];
+    float d[LANES], offset[LANES]; /* offset: if the product has them */
 };
 
 /* Sums of a token for two panels. */
@@ -75,6 +76,7 @@ void lk_avx512_quantize_short(const float *x, int n_in, struct lk_short_block *o
         _mm_storeu_si128((__m128i *)(out->code + LANES), _mm512_cvtsepi32_epi8(second));
         out->sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
         out->step = _cvtsh_ss(_cvtss_sh(max / 127.0f, _MM_FROUND_TO_NEAREST_INT));
+        out->total = out->step * (float)out->sum;
     }
 }
 
@@ -237,6 +239,15 @@ static void unpack_q4_0(const struct lk_product *p, int first, int b, int n,
     }
 }
 
+static void unpack_offsets(const struct lk_product *p, int first, int b, int n,
+                           struct short_panel *out) {
+    for (int i = 0; i < n; i++) {
+        const uint16_t *offset = p->offset + lk_offset_index(p->n_in, b + i, first);
+        _mm512_store_ps(out[i].offset,
+                        _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)offset)));
+    }
+}
+
 /* Blocks [b, b + n) of outputs [first, first + 16). */
 static void unpack(const struct lk_product *p, int first, int b, int n, struct panel *out) {
     size_t n_block = p->n_in / LK_PRODUCT_BLOCK;
@@ -336,8 +347,9 @@ LK_ALWAYS_INLINE void multiply_tokens(const struct panel *panel[GROUPS], int gro
 
 /* sums += products of n_block blocks of 32 of n tokens, whose blocks are n_tok apart. */
 LK_ALWAYS_INLINE void multiply_short(const struct short_panel *panel[GROUPS], int groups,
-                                     int middle, int n_block, const struct lk_short_block *x,
-                                     int n_tok, int n, struct sums *sums) {
+                                     int middle, bool offsets, int n_block,
+                                     const struct lk_short_block *x, int n_tok, int n,
+                                     struct sums *sums) {
     __m512 all[TOKENS][GROUPS];
     LK_UNROLL
     for (int i = 0; i < n; i++) LK_UNROLL
@@ -364,6 +376,9 @@ LK_ALWAYS_INLINE void multiply_short(const struct short_panel *panel[GROUPS], in
         for (int g = 0; g < groups; g++) {
             __m512 d = _mm512_mul_ps(_mm512_load_ps(panel[g][b].d), _mm512_set1_ps(x[i].step));
             all[i][g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][g]), d, all[i][g]);
+            if (offsets)
+                all[i][g] = _mm512_fmadd_ps(_mm512_load_ps(panel[g][b].offset),
+                                            _mm512_set1_ps(x[i].total), all[i][g]);
         }
     }
     LK_UNROLL
@@ -394,6 +409,18 @@ LK_ALWAYS_INLINE void sum_outputs(const struct lk_product *p, int first, int gro
     }
 }
 
+/* Tokens [0, n) of n_block blocks for two panels, or one. */
+LK_ALWAYS_INLINE void multiply_short_tokens(const struct short_panel *panel[GROUPS], int groups,
+                                            int middle, bool offsets, int n_block,
+                                            const struct lk_short_block *x, int n_tok, int n,
+                                            struct sums *sums) {
+    int i = 0;
+    for (; i + TOKENS <= n; i += TOKENS)
+        multiply_short(panel, groups, middle, offsets, n_block, x + i, n_tok, TOKENS, sums + i);
+    for (; i < n; i++)
+        multiply_short(panel, groups, middle, offsets, n_block, x + i, n_tok, 1, sums + i);
+}
+
 LK_ALWAYS_INLINE void sum_short_outputs(const struct lk_product *p, int first, int groups, int tok,
                                         int n, struct sums *sums) {
     struct short_panel panels[GROUPS][SHORTS];
@@ -401,7 +428,7 @@ LK_ALWAYS_INLINE void sum_short_outputs(const struct lk_product *p, int first, i
     int n_block = p->n_in / LK_PRODUCT_SHORT;
     int middle = p->layout == LK_Q8_0_ROWS ? 128 : p->layout == LK_Q5_0_ROWS ? 16 : 8;
     for (int b = 0; b < n_block; b += SHORTS) {
-        int here = n_block - b < SHORTS ? n_block - b : SHORTS, i = 0;
+        int here = n_block - b < SHORTS ? n_block - b : SHORTS;
         const struct lk_short_block *x =
             (const struct lk_short_block *)p->x + (size_t)b * p->n_tok + tok;
         for (int g = 0; g < groups; g++)
@@ -409,10 +436,13 @@ LK_ALWAYS_INLINE void sum_short_outputs(const struct lk_product *p, int first, i
                 unpack_q4_0(p, first + g * LANES, b, here, panels[g]);
             else
                 unpack_short(p, first + g * LANES, b, here, panels[g]);
-        for (; i + TOKENS <= n; i += TOKENS)
-            multiply_short(panel, groups, middle, here, x + i, p->n_tok, TOKENS, sums + i);
-        for (; i < n; i++)
-            multiply_short(panel, groups, middle, here, x + i, p->n_tok, 1, sums + i);
+        if (p->offset) {
+            for (int g = 0; g < groups; g++)
+                unpack_offsets(p, first + g * LANES, b, here, panels[g]);
+            multiply_short_tokens(panel, groups, middle, true, here, x, p->n_tok, n, sums);
+        } else {
+            multiply_short_tokens(panel, groups, middle, false, here, x, p->n_tok, n, sums);
+        }
     }
 }
 
@@ -424,9 +454,12 @@ LK_ALWAYS_INLINE void multiply_outputs(const struct lk_product *p, int first, in
     else
         sum_outputs(p, first, groups, tok, n, sums);
     for (int i = 0; i < n; i++)
-        for (int g = 0; g < groups; g++)
-            _mm512_storeu_ps(p->y + (size_t)(tok + i) * p->n_out + first + g * LANES,
-                             _mm512_load_ps(sums[i].of[g]));
+        for (int g = 0; g < groups; g++) {
+            size_t at = (size_t)(tok + i) * p->n_out + first + g * LANES;
+            __m512 all = _mm512_load_ps(sums[i].of[g]);
+            if (p->residual) all = _mm512_add_ps(all, _mm512_loadu_ps(p->residual + at));
+            _mm512_storeu_ps(p->y + at, all);
+        }
 }
 
 void lk_avx512_multiply(const struct lk_product *p, int first, int n) {

@@ -2,6 +2,7 @@
 #include "kernels/products.h"
 
 #include "codec/f16.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,6 +38,7 @@ void lk_quantize_short_plain(const float *x, int n_in, struct lk_short_block *ou
             out->code[i] = (int8_t)code;
             out->sum += code;
         }
+        out->total = out->step * (float)out->sum;
     }
 }
 
@@ -136,15 +138,20 @@ static float multiply_short(const struct lk_product *p, int output, int tok) {
         for (int i = 0; i < LK_PRODUCT_SHORT; i++)
             whole += short_weight(p, output, b, i, &d) * x->code[i];
         sum = fmaf((float)whole, d * x->step, sum);
+        if (p->offset)
+            sum =
+                fmaf(lk_f16_to_f32(p->offset[lk_offset_index(p->n_in, b, output)]), x->total, sum);
     }
     return sum;
 }
 
 void lk_multiply_plain(const struct lk_product *p, int first, int n) {
     for (int tok = 0; tok < p->n_tok; tok++)
-        for (int o = first; o < first + n; o++)
-            p->y[(size_t)tok * p->n_out + o] = p->layout == LK_Q4_K_BY_8 ? multiply_q4_k(p, o, tok)
-                                               : p->layout == LK_Q6_K_ROWS
-                                                   ? multiply_q6_k(p, o, tok)
+        for (int o = first; o < first + n; o++) {
+            size_t at = (size_t)tok * p->n_out + o;
+            p->y[at] = p->layout == LK_Q4_K_BY_8   ? multiply_q4_k(p, o, tok)
+                       : p->layout == LK_Q6_K_ROWS ? multiply_q6_k(p, o, tok)
                                                    : multiply_short(p, o, tok);
+            if (p->residual) p->y[at] += p->residual[at];
+        }
 }

@@ -35,8 +35,8 @@ struct lk_input_block {
 /* The same for weights with blocks of 32. The step is rounded to f16, as ggml does it. */
 struct lk_short_block {
     int8_t code[LK_PRODUCT_SHORT];
-    int32_t sum; /* of codes */
-    float step;
+    int32_t sum;       /* of codes */
+    float step, total; /* total = step * sum */
 };
 
 /* How weights lie in memory. */
@@ -72,7 +72,7 @@ static inline int lk_product_block(enum lk_weights_layout layout) {
     return layout == LK_Q4_K_BY_8 || layout == LK_Q6_K_ROWS ? LK_PRODUCT_BLOCK : LK_PRODUCT_SHORT;
 }
 
-/* y[t][o] = sum over i of w[o][i] x[t][i]. */
+/* y[t][o] = residual[t][o] + sum over i of w[o][i] x[t][i]. */
 struct lk_product {
     enum lk_weights_layout layout;
     int n_in, n_out; /* multiples of the block's inputs, and of 16 */
@@ -80,6 +80,10 @@ struct lk_product {
     int n_tok;
     const void *x; /* struct lk_input_block or lk_short_block [n_in / inputs of a block][n_tok] */
     float *y;      /* [n_tok][n_out] */
+    /* With blocks of 32: what the weights of each block are larger by, in f16, at lk_offset_index
+     * (kernels.h), or NULL. It is multiplied with the total of a block of inputs. */
+    const uint16_t *offset;
+    const float *residual; /* [n_tok][n_out], or NULL */
 };
 
 /* Blocks of one token, `stride` blocks apart, from x [n_in]. */

@@ -51,11 +51,15 @@ struct ggml_tensor *lk_linear(const struct lk_net *net, struct ggml_context *ctx
                               struct ggml_tensor *weight, struct ggml_tensor *bias,
                               struct ggml_tensor *residual, struct ggml_tensor *x) {
     if (cast_is_faster(weight, x->ne[1])) weight = ggml_cast(ctx, weight, GGML_TYPE_F32);
-    struct ggml_tensor *offset = lk_q4_1_offset(weight), *y = lk_many_tokens(net, ctx, weight, x);
-    if (!y) y = ggml_mul_mat(ctx, weight, x);
-    if (offset) y = lk_q4_1_add_offset(ctx, net->kernels, offset, x, residual, y);
+    struct ggml_tensor *offset = lk_q4_1_offset(weight),
+                       *y = lk_many_tokens(net, ctx, weight, residual, x);
+    bool is_added = y || offset; /* the residual */
+    if (!y) {
+        y = ggml_mul_mat(ctx, weight, x);
+        if (offset) y = lk_q4_1_add_offset(ctx, net->kernels, offset, x, residual, y);
+    }
     if (bias) y = ggml_add(ctx, y, bias);
-    return residual && !offset ? ggml_add(ctx, y, residual) : y;
+    return residual && !is_added ? ggml_add(ctx, y, residual) : y;
 }
 
 struct ggml_tensor *lk_view_heads(struct ggml_context *ctx, struct ggml_tensor *x, int first, int n,

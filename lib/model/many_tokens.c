@@ -2,6 +2,7 @@
 #include "model/many_tokens.h"
 
 #include "kernels/kernels.h"
+#include "model/q4_1_split.h"
 
 #include "ggml-alloc.h"
 
@@ -132,17 +133,21 @@ static bool find_layout(const struct lk_net *net, const struct ggml_tensor *weig
     return false;
 }
 
-/* dst: [n_tok][n_out]. src: weight, blocks of x. Threads take turns with the outputs. */
+/* dst: [n_tok][n_out]. src: weight, blocks of x, and optionally residual. Threads take turns with
+ * the outputs. */
 static void multiply_op(struct ggml_tensor *dst, int thread, int n_thread, void *user) {
     enum { OUTPUTS = 2 * LK_PRODUCT_OUTPUTS };
     const struct lk_net *net = user;
-    const struct ggml_tensor *weight = dst->src[0];
+    const struct ggml_tensor *weight = dst->src[0], *residual = dst->src[2],
+                             *offset = lk_q4_1_offset(weight);
     struct lk_product product = {.n_in = (int)weight->ne[0],
                                  .n_out = (int)weight->ne[1],
                                  .weights = weight->data,
                                  .n_tok = (int)dst->ne[1],
                                  .x = dst->src[1]->data,
-                                 .y = dst->data};
+                                 .y = dst->data,
+                                 .offset = offset ? offset->data : NULL,
+                                 .residual = residual ? residual->data : NULL};
     find_layout(net, weight, &product.layout);
     for (int first = thread * OUTPUTS; first < product.n_out; first += n_thread * OUTPUTS) {
         int left = product.n_out - first;
@@ -168,7 +173,8 @@ static bool is_faster(const struct lk_net *net, const struct ggml_tensor *weight
 }
 
 struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,
-                                   struct ggml_tensor *weight, struct ggml_tensor *x) {
+                                   struct ggml_tensor *weight, struct ggml_tensor *residual,
+                                   struct ggml_tensor *x) {
     enum lk_weights_layout layout;
     if (ggml_n_dims(x) > 2 || x->nb[0] != sizeof(float) ||
         !is_faster(net, weight, x->ne[1], &layout))
@@ -177,9 +183,10 @@ struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context
         ctx, GGML_TYPE_I8, input_bytes(layout, x->ne[0], x->ne[1]), 1, 1, 1, &x, 1,
         lk_product_block(layout) == LK_PRODUCT_SHORT ? quantize_short_op : quantize_op,
         GGML_N_TASKS_MAX, (void *)(uintptr_t)net->kernels);
-    struct ggml_tensor *parts[] = {weight, blocks};
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, parts, 2, multiply_op,
-                          GGML_N_TASKS_MAX, (void *)(uintptr_t)net);
+    if (residual && !ggml_is_contiguous(residual)) residual = ggml_cont(ctx, residual);
+    struct ggml_tensor *parts[] = {weight, blocks, residual};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, parts,
+                          residual ? 3 : 2, multiply_op, GGML_N_TASKS_MAX, (void *)(uintptr_t)net);
 }
 
 uint64_t lk_many_tokens_bytes(const struct lk_net *net, const struct ggml_tensor *weight,

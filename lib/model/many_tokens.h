@@ -1,5 +1,5 @@
-/* Products of Q4_K, Q6_K, Q8_0 and Q5_0 matrices with many tokens, for CPUs whose kernels are
- * faster than ggml (kernels/products.h). */
+/* Products of quantized matrices with many tokens, for CPUs whose kernels are faster than ggml
+ * (kernels/products.h). */
 #ifndef LK_MODEL_MANY_TOKENS_H
 #define LK_MODEL_MANY_TOKENS_H
 
@@ -9,10 +9,12 @@
  * ggml may have another one. */
 bool lk_knows_repacked(ggml_backend_buffer_type_t type);
 
-/* The product of weight and x [n_tok][n_in] -> [n_tok][n_out], or NULL if ggml has to compute it:
- * for few tokens, other types, places and shapes, or without such kernels. */
+/* The product of weight, with its offsets (q4_1_split.h), and x [n_tok][n_in], plus residual if not
+ * NULL -> [n_tok][n_out]. NULL if ggml has to compute it: for few tokens, other types, places and
+ * shapes, or without such kernels. */
 struct ggml_tensor *lk_many_tokens(const struct lk_net *net, struct ggml_context *ctx,
-                                   struct ggml_tensor *weight, struct ggml_tensor *x);
+                                   struct ggml_tensor *weight, struct ggml_tensor *residual,
+                                   struct ggml_tensor *x);
 
 /* Bytes of the inputs of n_tok tokens as the kernels read them; 0 if ggml computes the product. */
 uint64_t lk_many_tokens_bytes(const struct lk_net *net, const struct ggml_tensor *weight,
