@@ -549,9 +549,9 @@ typedef struct lk_tune lk_tune;
 
 typedef struct {
     bool estimate;       /* estimate single groups instead of measuring them, from the first of
-                             `bits` on: one prompt per chunk; defaults are 4 chunks of 512 */
+                             `bits` on: one prompt per chunk */
     int32_t n_ctx;       /* tokens of a session whose bytes count; 0: the same as `chunk` */
-    int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024 */
+    int32_t chunk;       /* tokens per chunk, at least 4; 0: 1024, or 4096 for an estimate */
     int32_t n_chunk;     /* chunks to measure on, spread over the text; 0: 2 */
     int32_t n_scored;    /* predictions that are scored, at the end of a chunk, after a prompt; 0:
                              those of the second half, without a prompt but for single groups */

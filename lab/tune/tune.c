@@ -14,8 +14,7 @@ enum {
     DEFAULT_CHUNK = 1024,
     DEFAULT_CHUNKS = 2,
     DEFAULT_ROUNDS = 2,
-    ESTIMATE_CHUNK = 512,
-    ESTIMATE_CHUNKS = 4,
+    ESTIMATE_CHUNK = 4096,
     ESTIMATE_SCORED = 16,
     DEFAULT_MIN_K_BITS = 2,
     DEFAULT_BYTES = 768 << 20,
@@ -35,7 +34,7 @@ static lk_status check_opts(struct lk_tune *t, size_t n_tok, lk_err *err) {
     lk_tune_opts *o = &t->opts;
     static const int32_t default_bits[] = {2};
     if (!o->chunk) o->chunk = o->estimate ? ESTIMATE_CHUNK : DEFAULT_CHUNK;
-    if (!o->n_chunk) o->n_chunk = o->estimate ? ESTIMATE_CHUNKS : DEFAULT_CHUNKS;
+    if (!o->n_chunk) o->n_chunk = DEFAULT_CHUNKS;
     if (!o->n_scored && o->estimate)
         o->n_scored = o->chunk > 2 * ESTIMATE_SCORED ? ESTIMATE_SCORED : o->chunk / 2;
     if (!o->n_ctx) o->n_ctx = o->chunk;

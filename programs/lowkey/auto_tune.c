@@ -17,8 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Chunks of the text: several short ones, since the loss depends on what the text is about. */
-enum { CHUNK = 512, N_CHUNK = 4, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
+/* Chunks of the text: long ones, since errors of rows that many queries read count more, the more
+ * rows there are; and more than one, since the loss depends on what the text is about. */
+enum { CHUNK = 4096, N_CHUNK = 2, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
 
 extern const char lk_tuning_text[]; /* tuning.txt: passages of several kinds */
 extern const size_t lk_tuning_text_len;
@@ -46,21 +47,34 @@ static void make_folders(const char *path) {
     free(folder);
 }
 
+/* N_CHUNK chunks of a text, one after the other, which start at equal distances in it. The text
+ * goes on from its start after its end: chunks of a short text have all of it, and end in different
+ * passages. */
+static int cut_chunks(const struct tokens *text, size_t max, struct tokens *out) {
+    size_t chunk = text->n < max ? text->n : max;
+    if (chunk < MIN_CHUNK)
+        return print_error("the text has %zu tokens; tuning needs %d or more", text->n, MIN_CHUNK);
+    *out = (struct tokens){.at = xmalloc(N_CHUNK * chunk * sizeof *out->at), .n = N_CHUNK * chunk};
+    for (size_t i = 0; i < N_CHUNK; i++)
+        for (size_t t = 0; t < chunk; t++)
+            out->at[i * chunk + t] = text->at[(i * text->n / N_CHUNK + t) % text->n];
+    return STATUS_OK;
+}
+
+/* The chunks of the given text, or of the program's. */
 static int find_text(const lk_model *model, const struct tokens *given, struct tokens *out) {
+    int32_t trained = lk_model_get_info(model).n_ctx_train;
+    size_t max = trained > 0 && trained < CHUNK ? (size_t)trained : CHUNK;
+    if (max < MIN_CHUNK) max = MIN_CHUNK;
     struct lk_buf text = {0};
-    if (given) {
-        out->n = given->n;
-        out->at = xmalloc(given->n * sizeof *out->at);
-        memcpy(out->at, given->at, given->n * sizeof *out->at);
-    } else {
-        xbuf_add(&text, lk_tuning_text, lk_tuning_text_len);
-        int status = tokenize_text(model, &text, out);
-        lk_buf_free(&text);
-        if (status) return status;
-    }
-    return out->n >= MIN_CHUNK
-               ? STATUS_OK
-               : print_error("the text has %zu tokens; tuning needs %d or more", out->n, MIN_CHUNK);
+    struct tokens own = {0};
+    if (given) return cut_chunks(given, max, out);
+    xbuf_add(&text, lk_tuning_text, lk_tuning_text_len);
+    int status = tokenize_text(model, &text, &own);
+    lk_buf_free(&text);
+    if (!status) status = cut_chunks(&own, max, out);
+    free(own.at);
+    return status;
 }
 
 /* Codes with a trellis are slow to read without AVX-512. */
@@ -84,7 +98,7 @@ static int start_tuning(struct auto_tune *a, lk_model *model, const struct token
     if (!status) status = check_writable(a->state);
     a->opts = (lk_tune_opts){.estimate = true,
                              .n_ctx = n_ctx,
-                             .chunk = (int32_t)(a->text.n < CHUNK ? a->text.n : CHUNK),
+                             .chunk = (int32_t)(a->text.n / N_CHUNK),
                              .n_chunk = N_CHUNK,
                              .n_round = -1,
                              .max_bytes = MEASURE_BYTES,
@@ -92,8 +106,6 @@ static int start_tuning(struct auto_tune *a, lk_model *model, const struct token
                              .state = a->state,
                              .progress = progress,
                              .user = user};
-    size_t n_have = a->text.n / CHUNK;
-    if (n_have < N_CHUNK) a->opts.n_chunk = n_have ? (int32_t)n_have : 1;
     return status;
 }
 
@@ -238,9 +250,9 @@ int auto_recipe_open(const struct auto_args *args, const struct model_args *of, 
 
 /* ---- in the background ---- */
 
-/* Whether tuning fits next to what runs: the mapped weights, the caches of a chunk, and others. */
+/* Whether tuning fits next to what runs: the mapped weights, the chunks' caches, and others. */
 static bool fits_memory(const lk_model *model) {
-    enum { REST = 512 << 20, CACHES = 6 };
+    enum { REST = 512 << 20, CACHES = 2 };
     lk_model_info info = lk_model_get_info(model);
     lk_session_opts opts = {.n_ctx = CHUNK * N_CHUNK};
     lk_recipe *f16 = NULL;

@@ -79,11 +79,13 @@ static int read_args(const struct command *command, int argc, char **argv, struc
               "instead "
               "of estimating from one prefill: takes minutes to hours",
               OPT_FLAG, &a->thorough},
-             {0, "chunk", "N", "tokens of a chunk (default 512; with --thorough 1024)", OPT_INT,
-              &a->chunk, 4, MAX_TOKENS},
+             {0, "chunk", "N",
+              "tokens of a chunk (default 4096, or what the texts have and the model was trained "
+              "for; with --thorough 1024)",
+              OPT_INT, &a->chunk, 4, MAX_TOKENS},
              {0, "chunks", "N",
               "number of chunks to tune on, spread over the texts (default: one of each text, at "
-              "least 4; with --thorough 2)",
+              "least 2)",
               OPT_INT, &a->chunks, 1, 1 << 20},
              {0, "score", "N",
               "predictions to score at the end of a chunk (default 16; with --thorough its second "
@@ -292,29 +294,58 @@ static int tune_budgets(const struct tune_args *a, lk_model *model, const struct
     return status;
 }
 
-/* Which texts to tune on and to check on, as tokens. */
-static int read_texts(const struct tune_args *a, const lk_model *model, struct tokens *used,
-                      struct tokens *check) {
-    size_t n = a->text.n, chunk = (size_t)a->chunk, chunks = (size_t)a->chunks,
-           check_chunks = (size_t)a->check_chunks;
-    int status = a->check_text ? read_tokens(model, a->check_text, check) : STATUS_OK;
-    for (size_t i = 0; i < n && !status; i++) {
-        struct tokens text = {0};
-        status = read_tokens(model, a->text.item[i], &text);
-        size_t n_used = a->check_text || !a->thorough ? text.n : text.n / 4 * 3,
-               share = chunks * (i + 1) / n - chunks * i / n;
-        if (!status && n_used / chunk < share)
-            status = print_error("the text %s has %zu tokens to tune on, less than %zu chunks of "
-                                 "%zu; use a longer text or fewer chunks",
-                                 a->text.item[i], n_used, share, chunk);
-        if (!status) {
-            add_chunks(used, &(struct tokens){text.at, n_used}, chunk, share);
-            if (!a->check_text && a->thorough)
-                add_chunks(check, &(struct tokens){text.at + n_used, text.n - n_used}, chunk,
-                           check_chunks * (i + 1) / n - check_chunks * i / n);
-        }
-        free(text.at);
+/* Part i of n items that the texts share. */
+static size_t share_of(const struct tune_args *a, int64_t n_item, size_t i) {
+    return (size_t)n_item * (i + 1) / a->text.n - (size_t)n_item * i / a->text.n;
+}
+
+/* Tokens of a text that tuning may use. */
+static size_t count_used(const struct tune_args *a, const struct tokens *text) {
+    return a->check_text || !a->thorough ? text->n : text->n / 4 * 3;
+}
+
+/* Tokens of a chunk of an estimate: what the texts have and the model was trained for. */
+static int64_t default_chunk(const struct tune_args *a, const lk_model *model,
+                             const struct tokens *text) {
+    enum { CHUNK = 4096, MIN_CHUNK = 512 };
+    int32_t trained = lk_model_get_info(model).n_ctx_train;
+    int64_t chunk = trained > 0 && trained < CHUNK ? trained : CHUNK;
+    for (size_t i = 0; i < a->text.n; i++) {
+        size_t share = share_of(a, a->chunks, i);
+        if (share && (int64_t)(text[i].n / share) < chunk) chunk = (int64_t)(text[i].n / share);
     }
+    return chunk < MIN_CHUNK ? MIN_CHUNK : chunk;
+}
+
+/* Add the chunks of text i to what is tuned on, and to what is checked on. */
+static int use_text(const struct tune_args *a, const struct tokens *text, size_t i,
+                    struct tokens *used, struct tokens *check) {
+    size_t chunk = (size_t)a->chunk, n_used = count_used(a, text),
+           share = share_of(a, a->chunks, i);
+    if (n_used / chunk < share)
+        return print_error("the text %s has %zu tokens to tune on, less than %zu chunks of %zu; "
+                           "use a longer text or fewer chunks",
+                           a->text.item[i], n_used, share, chunk);
+    add_chunks(used, &(struct tokens){text->at, n_used}, chunk, share);
+    if (!a->check_text && a->thorough)
+        add_chunks(check, &(struct tokens){text->at + n_used, text->n - n_used}, chunk,
+                   share_of(a, a->check_chunks, i));
+    return STATUS_OK;
+}
+
+/* Which texts to tune on and to check on, as tokens. Sets the default of --chunk. */
+static int read_texts(struct tune_args *a, const lk_model *model, struct tokens *used,
+                      struct tokens *check) {
+    struct tokens text[MAX_LIST] = {0};
+    int status = a->check_text ? read_tokens(model, a->check_text, check) : STATUS_OK;
+    for (size_t i = 0; i < a->text.n && !status; i++)
+        status = read_tokens(model, a->text.item[i], &text[i]);
+    if (!status && !a->chunk) a->chunk = default_chunk(a, model, text);
+    for (size_t i = 0; i < a->text.n; i++) {
+        if (!status) status = use_text(a, &text[i], i, used, check);
+        free(text[i].at);
+    }
+    size_t chunk = (size_t)a->chunk;
     if (!status && has_check(a) && check->n < chunk)
         status = print_error("the text of the check has less than one chunk of %zu tokens; use a "
                              "longer text or a smaller --chunk",
@@ -398,8 +429,9 @@ static int run(struct tune_args *a, const char *command_line) {
 }
 
 static void set_defaults(struct tune_args *a) {
-    if (!a->chunk) a->chunk = a->thorough || a->budgets ? 1024 : 512;
-    if (!a->chunks) a->chunks = a->thorough ? 2 : a->text.n > 4 ? (int64_t)a->text.n : 4;
+    if (!a->chunk && (a->thorough || a->budgets)) a->chunk = 1024; /* else: read_texts */
+    int64_t fewest = a->budgets ? 4 : 2;
+    if (!a->chunks) a->chunks = (int64_t)a->text.n < fewest ? fewest : (int64_t)a->text.n;
     if (a->rounds < 0) a->rounds = a->thorough ? 2 : 0;
     if (!a->check_chunks) a->check_chunks = 4;
     if (a->kv.n == 0)

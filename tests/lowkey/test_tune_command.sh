@@ -17,7 +17,7 @@ bad 'give -c N' tune --text text --memory 1
 bad 'cannot open absent' tune --text absent --bits 3
 bad 'is not a recipe' tune --text text --like best-9
 bad 'less than 2 chunks of 8192' tune --thorough --text text --bits 3 --chunk 8k
-bad 'less than 4 chunks of 512' tune --text short --bits 3
+bad 'less than 2 chunks of 512' tune --text short --bits 3
 bad '--no-prompt needs --thorough' tune --text text --bits 3 --no-prompt
 bad 'less than one chunk' tune --thorough --text text --bits 3 --chunk 4k --chunks 1
 bad 'less than 99 chunks' tune --text text --bits 3 --chunk 320 --chunks 99
