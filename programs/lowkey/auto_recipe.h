@@ -55,6 +55,11 @@ char *auto_recipe_path(const lk_model *model, const struct auto_name *size);
 
 /* ---- tuning (auto_tune.c) ---- */
 
+/* Most tokens of a chunk that an estimate is made on: AUTO_MAX_CHUNK, or as many as the model was
+ * trained for. */
+enum { AUTO_MAX_CHUNK = 4096 };
+size_t auto_max_chunk(const lk_model *model);
+
 /* Tune the recipes of all sizes for the model and store them. tok: the text, at least 256 tokens;
  * NULL: one that the program has. `progress`: NULL, or what it is called with. */
 int auto_recipes_make(lk_model *model, const struct tokens *tok, lk_progress progress, void *user);

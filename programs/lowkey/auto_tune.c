@@ -17,9 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Chunks of the text: long ones, since errors of rows that many queries read count more, the more
- * rows there are; and more than one, since the loss depends on what the text is about. */
-enum { CHUNK = 4096, N_CHUNK = 2, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
+/* Chunks of the text: long ones, since the loss of a head depends on how many rows there are, and
+ * more than one, since it depends on what the text is about. */
+enum { N_CHUNK = 2, MIN_CHUNK = 256, MEASURE_BYTES = 2047 << 20 };
 
 extern const char lk_tuning_text[]; /* tuning.txt: passages of several kinds */
 extern const size_t lk_tuning_text_len;
@@ -47,6 +47,11 @@ static void make_folders(const char *path) {
     free(folder);
 }
 
+size_t auto_max_chunk(const lk_model *model) {
+    int32_t trained = lk_model_get_info(model).n_ctx_train;
+    return trained > 0 && trained < AUTO_MAX_CHUNK ? (size_t)trained : AUTO_MAX_CHUNK;
+}
+
 /* N_CHUNK chunks of a text, one after the other, which start at equal distances in it. The text
  * goes on from its start after its end: chunks of a short text have all of it, and end in different
  * passages. */
@@ -63,8 +68,7 @@ static int cut_chunks(const struct tokens *text, size_t max, struct tokens *out)
 
 /* The chunks of the given text, or of the program's. */
 static int find_text(const lk_model *model, const struct tokens *given, struct tokens *out) {
-    int32_t trained = lk_model_get_info(model).n_ctx_train;
-    size_t max = trained > 0 && trained < CHUNK ? (size_t)trained : CHUNK;
+    size_t max = auto_max_chunk(model);
     if (max < MIN_CHUNK) max = MIN_CHUNK;
     struct lk_buf text = {0};
     struct tokens own = {0};
@@ -254,7 +258,7 @@ int auto_recipe_open(const struct auto_args *args, const struct model_args *of, 
 static bool fits_memory(const lk_model *model) {
     enum { REST = 512 << 20, CACHES = 2 };
     lk_model_info info = lk_model_get_info(model);
-    lk_session_opts opts = {.n_ctx = CHUNK * N_CHUNK};
+    lk_session_opts opts = {.n_ctx = AUTO_MAX_CHUNK * N_CHUNK};
     lk_recipe *f16 = NULL;
     lk_plan plan = {0};
     lk_err err = {0};

@@ -306,15 +306,15 @@ static size_t count_used(const struct tune_args *a, const struct tokens *text) {
 
 /* Tokens of a chunk of an estimate: what the texts have and the model was trained for. */
 static int64_t default_chunk(const struct tune_args *a, const lk_model *model,
-                             const struct tokens *text) {
-    enum { CHUNK = 4096, MIN_CHUNK = 512 };
-    int32_t trained = lk_model_get_info(model).n_ctx_train;
-    int64_t chunk = trained > 0 && trained < CHUNK ? trained : CHUNK;
+                             const struct tokens *text, const struct tokens *check) {
+    enum { MIN_CHUNK = 512 };
+    size_t chunk = auto_max_chunk(model);
     for (size_t i = 0; i < a->text.n; i++) {
         size_t share = share_of(a, a->chunks, i);
-        if (share && (int64_t)(text[i].n / share) < chunk) chunk = (int64_t)(text[i].n / share);
+        if (share && text[i].n / share < chunk) chunk = text[i].n / share;
     }
-    return chunk < MIN_CHUNK ? MIN_CHUNK : chunk;
+    if (a->check_text && check->n < chunk) chunk = check->n;
+    return chunk < MIN_CHUNK ? MIN_CHUNK : (int64_t)chunk;
 }
 
 /* Add the chunks of text i to what is tuned on, and to what is checked on. */
@@ -340,7 +340,7 @@ static int read_texts(struct tune_args *a, const lk_model *model, struct tokens 
     int status = a->check_text ? read_tokens(model, a->check_text, check) : STATUS_OK;
     for (size_t i = 0; i < a->text.n && !status; i++)
         status = read_tokens(model, a->text.item[i], &text[i]);
-    if (!status && !a->chunk) a->chunk = default_chunk(a, model, text);
+    if (!status && !a->chunk) a->chunk = default_chunk(a, model, text, check);
     for (size_t i = 0; i < a->text.n; i++) {
         if (!status) status = use_text(a, &text[i], i, used, check);
         free(text[i].at);

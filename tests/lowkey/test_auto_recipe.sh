@@ -52,6 +52,14 @@ cmp -s out table || fail "the second run stores something else"
 good tune -t 1 --json
 json '[r["name"] for r in d["stored"]] == ["auto-4", "auto-3", "auto-2"]'
 
+# A text shorter than a chunk: both chunks have all of it.
+printf 'one fish two fish %.0s' {1..120} >longer
+good run -f longer -n 1 --kv f16 --json
+n=$(python3 -c 'import json; print(2 * json.load(open("out"))["prompt_tokens"])')
+good tune -t 1 --text longer
+grep -q " on $n tokens\$" "$(stored auto-4)" || fail "tuned on other than $n tokens: $(head -1 "$(stored auto-4)")"
+good tune -t 1
+
 # They are used by default, and --kv best-4 is always best-4.
 good run -p 'one fish' -n 2 --json
 cp out default.json
