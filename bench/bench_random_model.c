@@ -11,6 +11,7 @@
  *   qwen35-8   8 of its layers, 6 of them recurrent, and few tokens
  *   qwen3-8    8 layers of Qwen3-0.6B, and few tokens
  *   llama3-1b  Llama-3.2-1B
+ *   qwen2-1.5b Qwen2.5-1.5B
  *   qwen3-4b   Qwen3-4B
  *   llama3-8b, llama2-7b, llama2-13b
  *   tiny       2 layers with heads of 128 channels, to try a command
@@ -99,6 +100,20 @@ static const struct tiny_spec shapes[] = {
      .n_ff = 8192,
      .n_vocab = 128256,
      .n_ctx = 131072,
+     .tokenizer = TINY_BPE,
+     .mib = 2048,
+     .seed = 1},
+    {.name = "qwen2-1.5b",
+     .arch = "qwen2",
+     .biases = true,
+     .n_layer = 28,
+     .n_head = 12,
+     .n_head_kv = 2,
+     .d_head = 128,
+     .n_embd = 1536,
+     .n_ff = 8960,
+     .n_vocab = 151936,
+     .n_ctx = 32768,
      .tokenizer = TINY_BPE,
      .mib = 2048,
      .seed = 1},

@@ -33,8 +33,10 @@ awk -F ' [|] ' '
     exit failed || n == 0
   }' "$work/host" "$work/arm"
 
+# With f32 weights: ggml rounds the inputs of quantized ones for each kind of CPU on its own, and where two tokens are
+# nearly as likely, a small model then answers in other words.
 model=$(scripts/fetch-model smollm2)
-prompt=(run -m "$model" -p "The capital of France is" -n 16 --greedy --kv best-3)
+prompt=(run -m "$model" -p "The capital of France is" -n 16 --greedy --kv best-3 --weights f32)
 text=$("$host/lowkey" "${prompt[@]}" 2>/dev/null)
 emulated=$(emulate "$arm/lowkey" "${prompt[@]}" 2>/dev/null)
 echo "SmolLM2: $emulated"
