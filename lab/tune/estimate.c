@@ -39,12 +39,12 @@ struct estimate {
     size_t chunk;               /* the current one */
     struct lk_swap pair;        /* the chunk's caches, no rows */
     size_t n_q, n_out, n_row, n_move;
-    struct layer_call *call; /* [n_layer] */
-    float *q;                /* [n_q] queries of all layers */
-    float *exact;            /* [n_together][MAX_ANCHORED][n_row] rows of a side as they were */
-    float *move;             /* [LK_SWAP_ROWS][widest head] */
-    float *before, *after;   /* [n_out] outputs of a layer's attention */
-    lk_prediction *score;    /* [n_together][n_query] */
+    struct layer_call *call;      /* [n_layer] */
+    float *q;                     /* [n_q] queries of all layers */
+    float *exact;                 /* [MAX_ANCHORED][n_row] rows of a side as they were */
+    float *move;                  /* [LK_SWAP_ROWS][widest head] */
+    float *before, *after;        /* [n_out] outputs of a layer's attention */
+    lk_prediction *score;         /* [n_query] */
     double (*power)[2][MAX_LOSS]; /* [n_group] of the output's change, sum over chunks */
     struct anchor *anchor;        /* [n_layer] of the first chunk */
     double *v_kl; /* [n_layer] KL of the errors of V, as the anchors have it: sum over chunks */
@@ -67,17 +67,14 @@ static void count_floats(struct estimate *e) {
 
 static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
-    size_t n_together = e->prompts->n_together;
     count_floats(e);
     e->call = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->call);
     e->q = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_q * sizeof *e->q);
-    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH,
-                        n_together * MAX_ANCHORED * e->n_row * sizeof *e->exact);
+    e->exact = lk_alloc(&e->ledger, LK_FOR_SCRATCH, MAX_ANCHORED * e->n_row * sizeof *e->exact);
     e->move = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_move * sizeof *e->move);
     e->before = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->before);
     e->after = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->n_out * sizeof *e->after);
-    e->score =
-        lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_together * e->prompts->n_query * sizeof *e->score);
+    e->score = lk_alloc(&e->ledger, LK_FOR_SCRATCH, e->prompts->n_query * sizeof *e->score);
     e->power = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_group * sizeof *e->power);
     e->anchor = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->anchor);
     e->v_kl = lk_alloc(&e->ledger, LK_FOR_SCRATCH, n_layer * sizeof *e->v_kl);
@@ -90,17 +87,14 @@ static lk_status alloc_arrays(struct estimate *e, lk_err *err) {
 
 static void free_arrays(struct estimate *e) {
     size_t n_layer = (size_t)e->loss->n_layer, n_group = (size_t)e->loss->n_group;
-    size_t n_together = e->prompts->n_together;
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->v_kl, n_layer * sizeof *e->v_kl);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->anchor, n_layer * sizeof *e->anchor);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->power, n_group * sizeof *e->power);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->score,
-               n_together * e->prompts->n_query * sizeof *e->score);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->score, e->prompts->n_query * sizeof *e->score);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->after, e->n_out * sizeof *e->after);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->before, e->n_out * sizeof *e->before);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->move, e->n_move * sizeof *e->move);
-    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact,
-               n_together * MAX_ANCHORED * e->n_row * sizeof *e->exact);
+    lk_release(&e->ledger, LK_FOR_SCRATCH, e->exact, MAX_ANCHORED * e->n_row * sizeof *e->exact);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->q, e->n_q * sizeof *e->q);
     lk_release(&e->ledger, LK_FOR_SCRATCH, e->call, n_layer * sizeof *e->call);
 }
@@ -123,72 +117,44 @@ static int count_layers(const struct estimate *e, int layer) {
     return alone ? 1 : MAX_ANCHORED;
 }
 
-/* The caches of a chunk, which is the current one from now on. */
-static struct lk_swap select_chunk(struct estimate *e, size_t chunk) {
+/* A chunk becomes the current one. */
+static void select_chunk(struct estimate *e, size_t chunk) {
     e->chunk = chunk;
     e->pair = (struct lk_swap){.full = e->prompts->chunk[chunk].full,
                                .coded = e->prompts->chunk[chunk].coded,
                                .move = e->move};
-    return e->pair;
 }
 
-/* Chunks whose anchors are measured together. */
-struct together {
-    size_t n, chunk[LK_PROMPTS_TOGETHER];
-    struct anchor anchor[LK_PROMPTS_TOGETHER];
-};
-
-/* Measure the KL of each chunk if errors of V in some layers are multiplied by its factor. */
-static lk_status measure_kl(struct estimate *e, int layer, struct together *t, lk_err *err) {
+/* Measure the KL if errors of V in some layers are multiplied by the anchor's factor. */
+static lk_status measure_kl(struct estimate *e, int layer, struct anchor *a, lk_err *err) {
     int n_layer = count_layers(e, layer);
-    size_t n_query = e->prompts->n_query, n_changed = 0, n_row = MAX_ANCHORED * e->n_row;
-    lk_status status = LK_OK;
-    for (size_t i = 0; !status && i < t->n; i++, n_changed++) {
-        struct lk_swap pair = select_chunk(e, t->chunk[i]);
-        lk_swap_v(&pair, layer, n_layer, t->anchor[i].factor, e->exact + i * n_row, e->n_row);
-        status = lk_session_copy(e->prompts->run[i], pair.full, err);
-    }
+    size_t n_query = e->prompts->n_query;
+    double sum = 0;
+    lk_swap_v(&e->pair, layer, n_layer, a->factor, e->exact, e->n_row);
+    lk_status status = lk_session_copy(e->prompts->run, e->pair.full, err);
     if (!status)
-        status =
-            lk_prompts_score(e->prompts, t->chunk, t->n, e->prompts->run, false, e->score, err);
-    for (size_t i = 0; i < n_changed; i++) {
-        double sum = 0;
-        struct lk_swap pair = select_chunk(e, t->chunk[i]);
-        lk_swap_v_back(&pair, layer, n_layer, e->exact + i * n_row, e->n_row);
-        for (size_t k = 0; !status && k < n_query; k++) sum += e->score[i * n_query + k].kl;
-        t->anchor[i].kl = sum / (double)n_query;
-    }
+        status = lk_prompts_score(e->prompts, e->chunk, e->prompts->run, false, e->score, err);
+    lk_swap_v_back(&e->pair, layer, n_layer, e->exact, e->n_row);
+    for (size_t i = 0; !status && i < n_query; i++) sum += e->score[i].kl;
+    a->kl = sum / (double)n_query;
     return status;
 }
 
-/* Find factors with which the KL is large compared with what rounded activations cause, and still
- * quadratic in errors: t->anchor. `like`: an anchor that may be similar, or NULL. */
+/* Find a factor with which the KL is large compared with what rounded activations cause, and still
+ * quadratic in errors. `like`: an anchor that may be similar, or NULL. */
 static lk_status measure_anchor(struct estimate *e, int layer, const struct anchor *like,
-                                struct together *t, lk_err *err) {
+                                struct anchor *a, lk_err *err) {
     const double min_kl = 0.03, max_kl = 0.5, good_kl = 0.1;
     const float first_factor = 16, max_factor = 64;
     bool similar = like && like->kl >= min_kl / 10 && like->kl <= max_kl;
-    struct together now = *t;
     lk_status status = LK_OK;
-    for (size_t i = 0; i < t->n; i++) now.anchor[i] = similar ? *like : (struct anchor){0};
-    for (int try = 0; !status && try < 2 && now.n; try++) {
-        for (size_t i = 0; i < now.n; i++) {
-            struct anchor *a = &now.anchor[i];
-            float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
-            a->factor = a->factor > 0 ? fminf(fmaxf(factor, 1), max_factor) : first_factor;
-        }
-        status = measure_kl(e, layer, &now, err);
-        if (try) e->prompts->done -= now.n * e->prompts->n_query; /* counts once */
-        size_t n = 0;
-        for (size_t i = 0; !status && i < now.n; i++) {
-            size_t at = 0;
-            while (t->chunk[at] != now.chunk[i]) at++;
-            t->anchor[at] = now.anchor[i];
-            if (now.anchor[i].kl >= min_kl && now.anchor[i].kl <= max_kl) continue;
-            now.chunk[n] = now.chunk[i];
-            now.anchor[n++] = now.anchor[i];
-        }
-        now.n = n;
+    *a = similar ? *like : (struct anchor){0};
+    for (int try = 0; !status && try < 2; try++) {
+        if (try && a->kl >= min_kl && a->kl <= max_kl) break;
+        float factor = a->factor * (float)sqrt(good_kl / fmax(a->kl, 1e-9));
+        a->factor = a->factor > 0 ? fminf(fmaxf(factor, 1), max_factor) : first_factor;
+        status = measure_kl(e, layer, a, err);
+        if (try) e->prompts->done -= e->prompts->n_query; /* counts once */
     }
     return status;
 }
@@ -218,43 +184,36 @@ static lk_status add_to_log(struct estimate *e, uint64_t id, const char *recipe,
                   : lk_fail(err, LK_E_NOMEM, "no memory for a recipe");
 }
 
-/* Of a chunk's anchors in the log. */
-static uint64_t id_of_chunk(const struct estimate *e, size_t chunk) {
+/* Of the current chunk's anchors in the log. */
+static uint64_t id_of_chunk(const struct estimate *e) {
     size_t n_tok = e->prompts->n_prompt + e->prompts->n_query;
-    return lk_fnv1a(LK_FNV1A_INIT, lk_prompts_tok(e->prompts, chunk), n_tok * sizeof(int32_t));
+    return lk_fnv1a(LK_FNV1A_INIT, lk_prompts_tok(e->prompts, e->chunk), n_tok * sizeof(int32_t));
 }
 
-/* Measure the anchors of n chunks from `first` on, unless the log has them. */
-static lk_status measure_anchors(struct estimate *e, size_t first, size_t n, lk_err *err) {
+/* Measure the anchors of a chunk, unless the log has them. The search for a factor starts at the
+ * first chunk's, there at the one of the layer before. */
+static lk_status measure_anchors(struct estimate *e, size_t chunk, lk_err *err) {
     lk_status status = LK_OK;
     struct lk_buf text = {0};
     const struct anchor *last = NULL;
+    select_chunk(e, chunk);
+    uint64_t id = id_of_chunk(e);
     for (int layer = 0; !status && layer < e->loss->n_layer; layer += count_layers(e, layer)) {
         const struct lk_tune_group all = {layer, 0};
         const char *recipe = print_recipe(e, &all, LK_V, 0, &text);
-        struct anchor found[LK_PROMPTS_TOGETHER];
-        struct together t = {0};
-        for (size_t i = 0; i < n; i++) {
-            const lk_compare_result *known =
-                recipe ? lk_tune_log_find(e->m->log, id_of_chunk(e, first + i), recipe) : NULL;
-            if (known) {
-                found[i] = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
-                e->prompts->done += e->prompts->n_query;
-            } else {
-                t.chunk[t.n++] = first + i;
-            }
+        const lk_compare_result *known = recipe ? lk_tune_log_find(e->m->log, id, recipe) : NULL;
+        struct anchor a;
+        if (known) {
+            a = (struct anchor){.kl = known->kl_mean, .factor = (float)known->ppl};
+            e->prompts->done += e->prompts->n_query;
+        } else {
+            status = measure_anchor(e, layer, chunk ? &e->anchor[layer] : last, &a, err);
+            if (!status) status = add_to_log(e, id, recipe, a.kl, a.factor, err);
+            if (!status) status = lk_tune_log_save(e->m->log, err);
         }
-        if (t.n) status = measure_anchor(e, layer, first ? &e->anchor[layer] : last, &t, err);
-        for (size_t i = 0; !status && i < t.n; i++) {
-            const struct anchor *a = &t.anchor[i];
-            found[t.chunk[i] - first] = *a;
-            status = add_to_log(e, id_of_chunk(e, t.chunk[i]), recipe, a->kl, a->factor, err);
-        }
-        if (!status && t.n) status = lk_tune_log_save(e->m->log, err);
-        for (size_t i = 0; !status && i < n; i++)
-            e->v_kl[layer] += found[i].kl / (found[i].factor * found[i].factor);
         if (status) break;
-        if (!first) e->anchor[layer] = found[0];
+        e->v_kl[layer] += a.kl / (a.factor * a.factor);
+        if (chunk == 0) e->anchor[layer] = a;
         last = &e->anchor[layer];
     }
     lk_buf_free(&text);
@@ -352,7 +311,7 @@ static float error_of(const struct estimate *e, int i) {
  * Then do so with the smaller errors of keys with more bits: the output is not linear in K. */
 static lk_status measure_side(struct estimate *e, struct product *p, int layer, int side,
                               lk_err *err) {
-    struct lk_swap all = lk_swap_find(&e->pair, &e->prompts->run[0]->cache->kv[layer][side], layer);
+    struct lk_swap all = lk_swap_find(&e->pair, &e->prompts->run->cache->kv[layer][side], layer);
     struct lk_swap r = all;
     double *power = e->power[p->first][side];
     const size_t stride = sizeof e->power[0] / sizeof *power;
@@ -433,7 +392,7 @@ static void find_losses(struct estimate *e) {
 
 /* Evaluate with the exact rows, and keep the calls of attention. */
 static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
-    lk_session *run = e->prompts->run[0];
+    lk_session *run = e->prompts->run;
     size_t n = e->prompts->n_query;
     lk_status status = lk_session_copy(run, e->pair.full, err);
     run->watch = (struct lk_watch){.on_attention = keep_call, .user = e};
@@ -446,10 +405,8 @@ static lk_status evaluate_exact(struct estimate *e, lk_err *err) {
 }
 
 static lk_status estimate_chunk(struct estimate *e, size_t chunk, lk_err *err) {
-    lk_status status = lk_prompts_compute_prompt(e->prompts, chunk, err);
-    if (status) return status;
     select_chunk(e, chunk);
-    status = evaluate_exact(e, err);
+    lk_status status = evaluate_exact(e, err);
     if (!status) status = measure_outputs(e, err);
     return status ? status : lk_prompts_predict(e->prompts, chunk, err);
 }
@@ -460,14 +417,13 @@ static lk_status estimate_all(struct estimate *e, lk_err *err) {
     for (int layer = 0; layer < e->loss->n_layer; layer += count_layers(e, layer)) n_anchor++;
     h->done = 0;
     h->total = h->n_chunk * (h->n_prompt + (2 + n_anchor) * h->n_query);
-    lk_status status = alloc_arrays(e, err);
+    lk_status status = LK_OK;
+    for (size_t i = 0; !status && i < h->n_chunk; i++)
+        status = lk_prompts_compute_prompt(h, i, err);
+    /* Not before: the scratch memory of prompts is as large. */
+    if (!status) status = alloc_arrays(e, err);
     for (size_t i = 0; !status && i < h->n_chunk; i++) status = estimate_chunk(e, i, err);
-    /* The others' search starts at the first chunk's anchors. */
-    for (size_t i = 0, n; !status && i < h->n_chunk; i += n) {
-        n = i == 0 ? 1 : h->n_chunk - i;
-        if (n > h->n_together) n = h->n_together;
-        status = measure_anchors(e, i, n, err);
-    }
+    for (size_t i = 0; !status && i < h->n_chunk; i++) status = measure_anchors(e, i, err);
     if (!status) find_losses(e);
     free_arrays(e);
     return status;

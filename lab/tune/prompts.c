@@ -51,18 +51,12 @@ static lk_status open_session(struct lk_prompts *h, lk_session **s, const lk_rec
     return lk_session_new(s, h->model, recipe, &opts, err);
 }
 
-/* The numbers of tokens of an evaluation and of chunks that share one. Together their logits take
- * at most 3 % of the weights; one chunk may have 8 MB, or what MIN_STEP tokens take. */
-static void bound_logits(struct lk_prompts *h) {
-    const size_t row = h->n_vocab * sizeof(float), one_chunk = 8 << 20,
-                 all = (size_t)lk_model_get_info(h->model).file_bytes / 32;
-    size_t n = (all > one_chunk ? all : one_chunk) / row;
-    h->n_step = n < MIN_STEP ? MIN_STEP : n > MAX_STEP ? MAX_STEP : n;
-    if (h->n_step > h->n_query) h->n_step = h->n_query;
-    h->n_together = all / (h->n_step * row);
-    if (h->n_together > LK_PROMPTS_TOGETHER) h->n_together = LK_PROMPTS_TOGETHER;
-    if (h->n_together > h->n_chunk) h->n_together = h->n_chunk;
-    if (h->n_together == 0) h->n_together = 1;
+/* The tokens of an evaluation: their logits take 8 MB, or 3 % of the weights. */
+static size_t bound_logits(const struct lk_prompts *h) {
+    const size_t least = 8 << 20, share = (size_t)lk_model_get_info(h->model).file_bytes / 32;
+    size_t n = (share > least ? share : least) / (h->n_vocab * sizeof(float));
+    n = n < MIN_STEP ? MIN_STEP : n > MAX_STEP ? MAX_STEP : n;
+    return n < h->n_query ? n : h->n_query;
 }
 
 lk_status lk_prompts_new(struct lk_prompts **out, const struct lk_measure *m,
@@ -83,10 +77,8 @@ lk_status lk_prompts_new(struct lk_prompts **out, const struct lk_measure *m,
     lk_status status = h->tok && h->chunk
                            ? parse_recipes(h, bits, err)
                            : lk_fail(err, LK_E_NOMEM, "no memory for %zu prompts", n_chunk);
-    if (!status) status = lk_batch_new(&h->batch, m->model, err);
-    bound_logits(h);
-    for (size_t i = 0; !status && i < h->n_together; i++)
-        status = open_session(h, &h->run[i], h->recipe[0], err);
+    h->n_step = bound_logits(h);
+    if (!status) status = open_session(h, &h->run, h->recipe[0], err);
     if (status) {
         lk_prompts_free(h);
         return status;
@@ -107,8 +99,7 @@ static void free_chunk(struct lk_prompts *h, struct lk_prompt *c) {
 
 void lk_prompts_free(struct lk_prompts *h) {
     if (!h) return;
-    for (size_t i = 0; i < LK_PROMPTS_TOGETHER; i++) lk_session_free(h->run[i]);
-    lk_batch_free(h->batch);
+    lk_session_free(h->run);
     for (size_t i = 0; h->chunk && i < h->n_chunk; i++) free_chunk(h, &h->chunk[i]);
     for (int i = 0; i < 2; i++) lk_recipe_free(h->recipe[i]);
     size_t n_tok = h->n_chunk * (h->n_prompt + h->n_query + 1);
@@ -135,20 +126,12 @@ lk_status lk_prompts_compute_prompt(struct lk_prompts *h, size_t chunk, lk_err *
 
 /* ---- predictions ---- */
 
-/* Evaluate tokens [at, at + n_tok) after the prompts of n chunks, each with its session. */
-static lk_status evaluate(struct lk_prompts *h, const size_t *chunk, size_t n, lk_session **s,
-                          size_t at, size_t n_tok, lk_err *err) {
-    lk_batch_entry entry[LK_PROMPTS_TOGETHER];
-    for (size_t i = 0; i < n; i++) {
-        const int32_t *tok = lk_prompts_tok(h, chunk[i]) + h->n_prompt + at;
-        entry[i] = (lk_batch_entry){.session = s[i], .tok = tok, .n_tok = n_tok, .all = true};
-    }
-    lk_status status = lk_batch_eval(h->batch, entry, n, err);
-    for (size_t i = 0; !status && i < n; i++) {
-        status = entry[i].err.code;
-        if (status && err) *err = entry[i].err;
-    }
-    return status ? status : add_tokens(h, n * n_tok, err);
+/* Evaluate n tokens of a chunk after its prompt, from token `at` on. */
+static lk_status evaluate(struct lk_prompts *h, size_t chunk, lk_session *s, size_t at, size_t n,
+                          lk_err *err) {
+    const int32_t *tok = lk_prompts_tok(h, chunk) + h->n_prompt + at;
+    lk_status status = lk_session_eval(s, tok, n, true, err);
+    return status ? status : add_tokens(h, n, err);
 }
 
 /* Keep what the full cache predicts after one token. */
@@ -186,15 +169,15 @@ static bool keep_prediction(struct lk_prompts *h, struct lk_prompt *c, size_t i,
 lk_status lk_prompts_predict(struct lk_prompts *h, size_t chunk, lk_err *err) {
     struct lk_prompt *c = &h->chunk[chunk];
     if (c->prediction) return LK_OK;
-    lk_status status = lk_session_copy(h->run[0], c->full, err);
+    lk_status status = lk_session_copy(h->run, c->full, err);
     c->n_likely = 0;
     c->prediction = lk_alloc(&h->ledger, LK_FOR_SCRATCH, h->n_query * sizeof *c->prediction);
     bool ok = c->prediction != NULL;
     for (size_t at = 0, n; !status && ok && at < h->n_query; at += n) {
         n = h->n_query - at < h->n_step ? h->n_query - at : h->n_step;
-        status = evaluate(h, &chunk, 1, h->run, at, n, err);
+        status = evaluate(h, chunk, h->run, at, n, err);
         for (size_t i = 0; !status && ok && i < n; i++)
-            ok = keep_prediction(h, c, at + i, lk_session_logits(h->run[0], (int32_t)i));
+            ok = keep_prediction(h, c, at + i, lk_session_logits(h->run, (int32_t)i));
     }
     if (!status && !ok)
         status = lk_fail(err, LK_E_NOMEM, "no memory for %zu predictions", h->n_query);
@@ -232,8 +215,8 @@ static double nll_of(const float *logits, size_t n, int32_t token, int32_t best,
 }
 
 /* Score tokens [at, at + n) of a chunk, which were evaluated last. */
-static void score_chunk(const struct lk_prompts *h, size_t chunk, const lk_session *s, size_t at,
-                        size_t n, bool nll, lk_prediction *score) {
+static void score_tokens(const struct lk_prompts *h, size_t chunk, const lk_session *s, size_t at,
+                         size_t n, bool nll, lk_prediction *score) {
     const struct lk_prompt *c = &h->chunk[chunk];
     const int32_t *next = lk_prompts_tok(h, chunk) + h->n_prompt + 1;
     for (size_t i = at; i < at + n; i++) {
@@ -245,62 +228,52 @@ static void score_chunk(const struct lk_prompts *h, size_t chunk, const lk_sessi
     }
 }
 
-lk_status lk_prompts_score(struct lk_prompts *h, const size_t *chunk, size_t n, lk_session **s,
-                           bool nll, lk_prediction *score, lk_err *err) {
+lk_status lk_prompts_score(struct lk_prompts *h, size_t chunk, lk_session *s, bool nll,
+                           lk_prediction *score, lk_err *err) {
     lk_status status = LK_OK;
-    for (size_t at = 0, n_tok; !status && at < h->n_query; at += n_tok) {
-        n_tok = h->n_query - at < h->n_step ? h->n_query - at : h->n_step;
-        status = evaluate(h, chunk, n, s, at, n_tok, err);
-        for (size_t i = 0; !status && i < n; i++)
-            score_chunk(h, chunk[i], s[i], at, n_tok, nll, score + i * h->n_query);
+    for (size_t at = 0, n; !status && at < h->n_query; at += n) {
+        n = h->n_query - at < h->n_step ? h->n_query - at : h->n_step;
+        status = evaluate(h, chunk, s, at, n, err);
+        if (!status) score_tokens(h, chunk, s, at, n, nll, score);
     }
     return status;
 }
 
 /* ---- recipes ---- */
 
-/* Measure n chunks from `first` on, with a session of the recipe for each. */
-static lk_status measure_chunks(struct lk_prompts *h, size_t first, size_t n, lk_session **s,
-                                lk_prediction *score, lk_compare_result *sum, lk_err *err) {
-    size_t chunk[LK_PROMPTS_TOGETHER];
-    lk_status status = LK_OK;
-    for (size_t i = 0; !status && i < n; i++) {
-        const struct lk_prompt *c = &h->chunk[chunk[i] = first + i];
-        status = lk_prompts_compute_prompt(h, chunk[i], err);
-        if (!status) status = lk_prompts_predict(h, chunk[i], err);
-        if (!status) status = lk_prefill_recode(s[i], c->full, c->coded, err);
-    }
-    if (!status) status = lk_prompts_score(h, chunk, n, s, true, score, err);
-    for (size_t i = 0; !status && i < n; i++) {
-        lk_session_stats stats = lk_session_get_stats(s[i]);
-        sum->bytes_per_token += stats.bytes_per_token / (double)h->n_chunk;
-        sum->bits_per_value += stats.bits_per_value / (double)h->n_chunk;
-        sum->bits_with_sidecar += stats.bits_with_sidecar / (double)h->n_chunk;
-    }
-    return status;
+/* Measure a chunk with a session of the recipe. score: [n_query] */
+static lk_status measure_chunk(struct lk_prompts *h, size_t chunk, lk_session *s,
+                               lk_prediction *score, lk_compare_result *sum, lk_err *err) {
+    const struct lk_prompt *c = &h->chunk[chunk];
+    lk_status status = lk_prompts_compute_prompt(h, chunk, err);
+    if (!status) status = lk_prompts_predict(h, chunk, err);
+    if (!status) status = lk_prefill_recode(s, c->full, c->coded, err);
+    if (!status) status = lk_prompts_score(h, chunk, s, true, score, err);
+    if (status) return status;
+    lk_session_stats stats = lk_session_get_stats(s);
+    sum->bytes_per_token += stats.bytes_per_token / (double)h->n_chunk;
+    sum->bits_per_value += stats.bits_per_value / (double)h->n_chunk;
+    sum->bits_with_sidecar += stats.bits_with_sidecar / (double)h->n_chunk;
+    return LK_OK;
 }
 
 lk_status lk_prompts_measure(struct lk_prompts *h, const lk_recipe *recipe,
                              lk_compare_result *result, lk_err *err) {
     size_t n_score = h->n_chunk * h->n_query;
     lk_prediction *score = lk_alloc(&h->ledger, LK_FOR_SCRATCH, n_score * sizeof *score);
-    lk_session *s[LK_PROMPTS_TOGETHER] = {NULL};
+    lk_session *s = NULL;
     lk_compare_result sum = {0};
-    lk_status status =
-        score ? LK_OK : lk_fail(err, LK_E_NOMEM, "no memory for %zu predictions", n_score);
-    for (size_t i = 0; !status && i < h->n_together; i++)
-        status = open_session(h, &s[i], recipe, err);
-    for (size_t i = 0, n; !status && i < h->n_chunk; i += n) {
-        n = h->n_chunk - i < h->n_together ? h->n_chunk - i : h->n_together;
-        status = measure_chunks(h, i, n, s, score + i * h->n_query, &sum, err);
-    }
+    lk_status status = score ? open_session(h, &s, recipe, err)
+                             : lk_fail(err, LK_E_NOMEM, "no memory for %zu predictions", n_score);
+    for (size_t i = 0; !status && i < h->n_chunk; i++)
+        status = measure_chunk(h, i, s, score + i * h->n_query, &sum, err);
     if (!status) {
         *result = lk_compare_summarize(score, n_score, h->n_chunk);
         result->bytes_per_token = sum.bytes_per_token;
         result->bits_per_value = sum.bits_per_value;
         result->bits_with_sidecar = sum.bits_with_sidecar;
     }
-    for (size_t i = 0; i < LK_PROMPTS_TOGETHER; i++) lk_session_free(s[i]);
+    lk_session_free(s);
     lk_release(&h->ledger, LK_FOR_SCRATCH, score, score ? n_score * sizeof *score : 0);
     return status;
 }

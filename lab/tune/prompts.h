@@ -10,10 +10,7 @@
 #define LK_TUNE_PROMPTS_H
 
 #include "engine/session_state.h"
-#include "lowkey_serve.h"
 #include "tune/measure_set.h"
-
-enum { LK_PROMPTS_TOGETHER = 4 }; /* chunks that are evaluated in one pass, at most */
 
 /* What the full cache predicts after one token. */
 struct lk_prompt_prediction {
@@ -42,9 +39,8 @@ struct lk_prompts {
     int32_t *tok; /* [n_chunk][n_prompt + n_query + 1] */
     lk_recipe *recipe[2];
     struct lk_prompt *chunk; /* [n_chunk] */
-    lk_batch *batch;
-    size_t n_step, n_together;            /* tokens and chunks that are evaluated in one pass */
-    lk_session *run[LK_PROMPTS_TOGETHER]; /* f16 caches that evaluate tokens */
+    size_t n_step;           /* tokens that are evaluated in one pass */
+    lk_session *run;         /* an f16 cache that evaluates tokens */
     lk_progress progress;
     void *user;
     uint64_t done, total; /* tokens: the caller sets total */
@@ -67,11 +63,10 @@ const int32_t *lk_prompts_tok(const struct lk_prompts *h, size_t chunk);
 lk_status lk_prompts_compute_prompt(struct lk_prompts *h, size_t chunk, lk_err *err);
 lk_status lk_prompts_predict(struct lk_prompts *h, size_t chunk, lk_err *err);
 
-/* Evaluate the scored tokens of n chunks, at most n_together, with a session for each that has the
- * prompt, and compare predictions. score: [n][n_query]; nll: also find the negative logarithms of
- * the next tokens' probabilities. */
-lk_status lk_prompts_score(struct lk_prompts *h, const size_t *chunk, size_t n, lk_session **s,
-                           bool nll, lk_prediction *score, lk_err *err);
+/* Evaluate the scored tokens of a chunk with a session that has the prompt, and compare predictions.
+ * score: [n_query]; nll: also find the negative logarithms of the next tokens' probabilities. */
+lk_status lk_prompts_score(struct lk_prompts *h, size_t chunk, lk_session *s, bool nll,
+                           lk_prediction *score, lk_err *err);
 
 /* Measure a recipe on all chunks as lk_compare would. LK_E_UNSUPPORTED if the recipe's rows cannot
  * be made of the prompts' rows; LK_E_NOMEM, LK_E_CANCELLED. */

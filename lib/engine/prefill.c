@@ -367,7 +367,7 @@ static lk_status recode_layers(struct lk_prefill *p, const struct lk_session *ex
     struct lk_pass *pass = &p->s->pass;
     lk_status status = lk_pass_reset(pass, 1, err);
     if (!status) lk_pass_add(pass, p->s, 1, 0);
-    if (!status) status = lk_prefill_alloc(p, err);
+    if (!status) status = lk_prefill_alloc_rows(p, err);
     for (int layer = 0; !status && layer < p->net->hp.n_layer; layer++) {
         status = lk_prefill_prepare_layer(p, layer, err);
         if (!status && p->job.stores && !p->net->hp.is_recurrent[layer])

@@ -59,34 +59,43 @@ uint64_t lk_prefill_bytes(const struct lk_net *net, bool card, size_t n_tok, siz
            n_replay * sizeof(int32_t);
 }
 
-lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
-    struct lk_ledger *ledger = &p->s->ledger;
-    const struct lk_hparams *hp = &p->net->hp;
-    bool ok = true, exact_here = is_here(p->net, p->card.used, true);
-    bool x_here = p->embedding || is_here(p->net, p->card.used, false);
-    if (x_here) p->x_size = lk_prefill_end(p) * hp->n_embd * sizeof(float);
-    p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
-    if (x_here) p->x = lk_alloc(ledger, LK_FOR_SCRATCH, p->x_size);
-    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
-        for (int side = 0; side < 2; side++) {
-            struct lk_exact_rows *exact = &p->exact_kv[kind][side];
-            if (exact_here)
-                exact->size = lk_prefill_rows(p->n_tok, p->n_replay) * exact_bytes(hp, kind, side);
-            if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
-            ok = ok && (exact->rows || exact->size == 0);
-        }
-    if (p->scratch.attn_scores)
-        p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
-    if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
-    if ((p->x || !x_here) && ok && (p->attn_scores || !p->scratch.attn_scores) &&
-        (p->order || !p->scratch.ranked))
-        return p->card.used ? lk_prefill_card_alloc(p, err) : LK_OK;
+static lk_status fail_alloc(const struct lk_prefill *p, lk_err *err) {
     return lk_fail(err, LK_E_NOMEM,
                    "out of memory for the exact prefill of %zu tokens (%.1f MiB); use chunked "
                    "prefill instead",
                    p->n_tok,
                    (double)lk_prefill_bytes(p->net, p->card.used, p->n_tok, p->n_replay) /
                        (1 << 20));
+}
+
+lk_status lk_prefill_alloc_rows(struct lk_prefill *p, lk_err *err) {
+    struct lk_ledger *ledger = &p->s->ledger;
+    bool ok = true, exact_here = is_here(p->net, p->card.used, true);
+    p->scratch = lk_evict_scratch(p->s->cache, (int64_t)p->n_tok);
+    for (int kind = 0; kind < LK_EXACT_KINDS; kind++)
+        for (int side = 0; side < 2; side++) {
+            struct lk_exact_rows *exact = &p->exact_kv[kind][side];
+            if (exact_here)
+                exact->size =
+                    lk_prefill_rows(p->n_tok, p->n_replay) * exact_bytes(&p->net->hp, kind, side);
+            if (exact->size > 0) exact->rows = lk_alloc(ledger, LK_FOR_SCRATCH, exact->size);
+            ok = ok && (exact->rows || exact->size == 0);
+        }
+    if (p->scratch.attn_scores)
+        p->attn_scores = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.attn_scores);
+    if (p->scratch.ranked) p->order = lk_alloc(ledger, LK_FOR_SCRATCH, p->scratch.ranked);
+    ok = ok && (p->attn_scores || !p->scratch.attn_scores) && (p->order || !p->scratch.ranked);
+    return ok ? LK_OK : fail_alloc(p, err);
+}
+
+lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err) {
+    if (p->embedding || is_here(p->net, p->card.used, false)) {
+        p->x_size = lk_prefill_end(p) * p->net->hp.n_embd * sizeof(float);
+        p->x = lk_alloc(&p->s->ledger, LK_FOR_SCRATCH, p->x_size);
+        if (!p->x) return fail_alloc(p, err);
+    }
+    lk_status status = lk_prefill_alloc_rows(p, err);
+    return !status && p->card.used ? lk_prefill_card_alloc(p, err) : status;
 }
 
 lk_status lk_prefill_check_limit(const struct lk_prefill *p, const struct lk_session *s,

@@ -24,7 +24,7 @@ struct lk_prefill {
     size_t n_session;
     const struct lk_net *net;
     size_t n_tok;
-    float *x; /* [n_tok + n_replay][n_embd] hidden states; NULL: all layers are on the card */
+    float *x; /* [n_tok + n_replay][n_embd] hidden states; NULL: none are in RAM */
     size_t x_size;
     bool has_begun;     /* there is memory, and x */
     const int32_t *tok; /* [n_tok] */
@@ -82,9 +82,10 @@ static inline size_t lk_prefill_pos(const struct lk_prefill *p, size_t at) {
     return at < p->n_tok ? at : p->n_tok;
 }
 
-/* Memory for all tokens of p. The caller frees what was allocated, also after a failure:
- * LK_E_NOMEM. */
+/* Memory for all tokens of p; lk_prefill_alloc_rows: without hidden states, if no layer is computed.
+ * The caller frees what was allocated, also after a failure: LK_E_NOMEM. */
 lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err);
+lk_status lk_prefill_alloc_rows(struct lk_prefill *p, lk_err *err);
 void lk_prefill_free(struct lk_prefill *p);
 
 /* ---- a prefill that was cut short ----

@@ -89,47 +89,6 @@ static lk_plan plan_of(const lk_model *model) {
     return plan;
 }
 
-/* Chunks that are evaluated in one pass have the losses that they have one after the other. */
-static void passes_may_have_several_chunks(void **state) {
-    enum { N_CHUNK = 4 };
-    lk_model *model = open_preset("llama-mha", CHUNK, 1);
-    int32_t tok[N_CHUNK * CHUNK];
-    lk_tune *tune[2];
-    lk_tuned tuned[2];
-    lk_err err = {0};
-    lk_plan plan = plan_of(model);
-    random_tokens(tok, N_CHUNK * CHUNK, model, 13);
-    for (int i = 0; i < 2; i++) {
-        lk_tune_opts opts = {.estimate = true,
-                             .chunk = CHUNK,
-                             .n_chunk = N_CHUNK,
-                             .n_scored = N_SCORED,
-                             .n_round = -1};
-        if (lk_tune_new(&tune[i], model, tok, N_CHUNK * CHUNK, &opts, &err) ||
-            lk_tune_hold(tune[i], &err))
-            fail_msg("%s", err.msg);
-        assert_true(tune[i]->prompts->n_together > 1);
-        if (i) tune[i]->prompts->n_together = 1;
-        if (lk_tune_measure(tune[i], &err) ||
-            lk_tune_solve(tune[i], plan.cache_bytes, &tuned[i], &err))
-            fail_msg("%s", err.msg);
-    }
-    for (int layer = 0; layer < lk_model_get_info(model).n_cached; layer++)
-        for (int side = 0; side < 2; side++) {
-            double together = lk_tune_kl(tune[0], layer, side, 2),
-                   alone = lk_tune_kl(tune[1], layer, side, 2);
-            assert_true(fabs(together - alone) < 1e-3 * alone);
-        }
-    double kl = tuned[1].measured.kl_mean;
-    assert_string_equal(lk_recipe_text(tuned[0].recipe), lk_recipe_text(tuned[1].recipe));
-    assert_true(fabs(tuned[0].measured.kl_mean - kl) < 1e-2 * kl + 1e-7);
-    for (int i = 0; i < 2; i++) {
-        lk_recipe_free(tuned[i].recipe);
-        lk_tune_free(tune[i]);
-    }
-    lk_model_free(model);
-}
-
 /* A recipe of that size from an estimate; the caller frees it. */
 static lk_tuned solve(const lk_model *model, lk_tune *tune) {
     lk_tuned tuned;
@@ -207,7 +166,6 @@ static void families_have_recipes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_nearly_those_measured),
-        cmocka_unit_test(passes_may_have_several_chunks),
         cmocka_unit_test(interrupted_estimates_continue),
         cmocka_unit_test(families_have_recipes),
     };
