@@ -312,7 +312,7 @@ static double time_tokens(const struct bench *b, struct llama_context *ctx, int 
 static void measure(const struct bench *b, struct llama_context *ctx, bool prompt) {
     const struct options *o = &b->opts;
     int n = prompt ? o->n_prompt : o->n_token, batch = prompt ? N_BATCH : 1;
-    time_tokens(b, ctx, prompt ? n : 1, batch); /* warm up */
+    time_tokens(b, ctx, n < batch ? n : batch, batch); /* warm up */
     printf("{\"depth\": %u, \"type_k\": \"%s\", \"type_v\": \"%s\", \"flash_attention\": %s, "
            "\"threads\": %d, \"n_prompt\": %d, \"n_gen\": %d, \"samples_ts\": [",
            o->depth, ggml_type_name(o->k), ggml_type_name(o->v), o->flash ? "true" : "false",

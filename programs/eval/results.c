@@ -3,9 +3,11 @@
 #include "eval/results.h"
 
 #include "base/atomic_file.h"
+#include "base/hash.h"
 #include "base/os.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +26,12 @@ struct lk_results_file {
     json_t *items, *results; /* by make_index_key */
 };
 
-/* The index key of an item, "TASK\nKV\nKEY", or of a result, whose `key` is NULL. False if it is
- * too long. */
+/* The index key of an item, "TASK\nHASH OF KV\nKEY", or of a result, whose `key` is NULL: a tuned
+ * recipe has thousands of bytes. False if it is too long. */
 static bool make_index_key(char name[MAX_INDEX_KEY], const char *task, const char *kv,
                            const char *key) {
-    int n = snprintf(name, MAX_INDEX_KEY, "%s\n%s\n%s", task, kv, key ? key : "");
+    uint64_t hash = lk_fnv1a(LK_FNV1A_INIT, kv, strlen(kv));
+    int n = snprintf(name, MAX_INDEX_KEY, "%s\n%016" PRIx64 "\n%s", task, hash, key ? key : "");
     return n > 0 && n < MAX_INDEX_KEY;
 }
 
@@ -103,7 +106,7 @@ lk_status lk_results_add_item(struct lk_results_file *r, const char *task, const
     char name[MAX_INDEX_KEY];
     if (!make_index_key(name, task, kv, key))
         return lk_fail(err, LK_E_ARG, "the names %s and %.60s are too long for a results file",
-                       task, kv);
+                       task, key);
     json_t *line =
         json_pack("{s:s s:s s:s s:s}", "type", "item", "task", task, "kv", kv, "key", key);
     if (line && json_object_update(line, record) == 0) return write_line(r, line, err);

@@ -1,4 +1,5 @@
 /* lowkey eval: run tasks with recipes and with the full cache; results can be resumed. */
+#include "auto_recipe.h"
 #include "base/closest.h"
 #include "cmd.h"
 #include "common.h"
@@ -56,13 +57,15 @@ static int read_args(const struct command *command, int argc, char **argv, struc
         {"Evaluation",
          {
              {'k', "kv", "RECIPE",
-              "preset, recipe or file (default best-4), or llama.cpp:TYPE for libllama's cache of "
-              "type f16, q8_0, q5_1, q5_0, q4_1, "
+              "preset, recipe or file, or auto, auto-3, auto-2 (default best-4), or llama.cpp:TYPE "
+              "for "
+              "libllama's cache of type f16, q8_0, q5_1, q5_0, q4_1, "
               "q4_0, "
               "iq4_nl or plain (f16 without flash attention); may be repeated",
               OPT_TEXTS, &a->kv,
-              .complete = "RECIPE llama.cpp:f16 llama.cpp:q8_0 llama.cpp:q5_1 llama.cpp:q5_0 "
-                          "llama.cpp:q4_1 llama.cpp:q4_0 llama.cpp:iq4_nl llama.cpp:plain"},
+              .complete = KV_WORDS
+              " llama.cpp:f16 llama.cpp:q8_0 llama.cpp:q5_1 llama.cpp:q5_0 llama.cpp:q4_1 "
+              "llama.cpp:q4_0 llama.cpp:iq4_nl llama.cpp:plain"},
              {0, "text", "FILE", "text for the tasks that need one; -: standard input", OPT_TEXT,
               &a->text},
              {0, "data", "DIR", "folder of data sets (default: $LOWKEY_DATA)", OPT_TEXT, &a->data},
@@ -123,14 +126,29 @@ static int find_tasks(char **name, int n_name, const struct lk_task **task, size
     return STATUS_OK;
 }
 
-/* The text of each recipe; recipe files are read. text: [MAX_LIST], each to be freed. */
+/* The text of each recipe; files are read. text: [MAX_LIST], each to be freed; NULL: 'auto'. */
 static int read_recipe_texts(const struct string_list *kv, char **text) {
     for (size_t i = 0; i < kv->n; i++) {
         lk_recipe *recipe = NULL;
+        if (auto_size(kv->item[i])) continue;
         int status =
             lk_backend_is_llama(kv->item[i]) ? STATUS_OK : recipe_open(kv->item[i], &recipe);
         if (status) return status;
         text[i] = xasprintf("%s", recipe ? lk_recipe_text(recipe) : kv->item[i]);
+        lk_recipe_free(recipe);
+    }
+    return STATUS_OK;
+}
+
+/* The texts that are missing. */
+static int read_auto_texts(const struct string_list *kv, const lk_model *model, char **text) {
+    for (size_t i = 0; i < kv->n; i++) {
+        const struct string_list one = {.item = {kv->item[i]}, .n = 1};
+        lk_recipe *recipe = NULL;
+        if (text[i]) continue;
+        int status = auto_recipe_of_size(model, auto_name_of(&one), true, &recipe);
+        if (status) return status;
+        text[i] = xasprintf("%s", lk_recipe_text(recipe));
         lk_recipe_free(recipe);
     }
     return STATUS_OK;
@@ -159,9 +177,18 @@ static void format_metric(char *out, size_t cap, double value) {
         snprintf(out, cap, "%.4g", value);
 }
 
-/* Print one task: a row per subject, a column per metric that any subject has. */
-/* Returns whether there was a result. `again`: after another table. */
-static bool print_task_table(const struct lk_eval *eval, const struct lk_task *task, bool again) {
+/* A cache as --kv has it, for a table: the text of a file's recipe is long. */
+static const char *name_of(const struct lk_eval *eval, const struct string_list *given,
+                           const char *kv) {
+    for (size_t i = 0; i < given->n; i++)
+        if (strcmp(eval->kv[i], kv) == 0) return given->item[i];
+    return kv;
+}
+
+/* Print one task: a row per subject, a column per metric that any subject has. Returns whether there
+ * was a result. `again`: after another table. */
+static bool print_task_table(const struct lk_eval *eval, const struct string_list *given,
+                             const struct lk_task *task, bool again) {
     const char *kv[LK_MAX_EVAL_KV],
         *column[MAX_TABLE_COLUMNS] = {"bits_per_value", "bytes_per_token"}, *name;
     size_t n_kv = lk_eval_list_kv(eval, task, kv), n_column = 2, n_row = 0;
@@ -188,7 +215,7 @@ static bool print_task_table(const struct lk_eval *eval, const struct lk_task *t
         const json_t *metrics =
             json_object_get(lk_results_result(eval->results, task->name, kv[i]), "metrics");
         if (!metrics) continue;
-        table_cell(&table, "%s", kv[i]);
+        table_cell(&table, "%s", name_of(eval, given, kv[i]));
         for (size_t c = 0; c < n_column; c++) {
             const json_t *one = json_object_get(metrics, column[c]),
                          *error = json_object_get(one, "stderr");
@@ -206,10 +233,10 @@ static bool print_task_table(const struct lk_eval *eval, const struct lk_task *t
     return true;
 }
 
-static void print_tables(const struct lk_eval *eval) {
+static void print_tables(const struct lk_eval *eval, const struct string_list *given) {
     bool printed = false;
     for (size_t t = 0; t < eval->n_task; t++) {
-        printed |= print_task_table(eval, eval->task[t], printed);
+        printed |= print_task_table(eval, given, eval->task[t], printed);
         const json_t *plain =
             lk_results_result(eval->results, eval->task[t]->name, "llama.cpp:plain");
         const json_t *kl =
@@ -257,20 +284,25 @@ static int run_tasks(const struct eval_args *a, struct lk_eval *eval, const char
     if (!exit_status && a->json)
         exit_status = print_json_lines(eval);
     else if (!a->json)
-        print_tables(eval);
+        print_tables(eval, &a->kv);
     if (lk_results_close(eval->results, &err) && !exit_status) exit_status = print_lk_error(&err);
     lk_model_pair_close(&eval->models);
     return exit_status;
 }
 
-/* Warn if --ctx is more than the model was trained for. The model itself is opened later. */
-static int check_context(const struct eval_args *a) {
+/* Look up 'auto' for the model, and warn if --ctx is more than it was trained for. The model itself
+ * is opened later. */
+static int read_header(const struct eval_args *a, char **kv) {
     struct model_args header = a->model;
     lk_model *model = NULL;
     header.header_only = true;
     header.sidecar = NULL;
+    bool has_auto = false;
+    for (size_t i = 0; i < a->kv.n; i++) has_auto |= kv[i] == NULL;
+    if (!a->ctx && !has_auto) return STATUS_OK;
     int status = model_open(&header, false, &model);
-    if (!status) warn_beyond_training(model, a->ctx);
+    if (!status) status = read_auto_texts(&a->kv, model, kv);
+    if (!status && a->ctx) warn_beyond_training(model, a->ctx);
     lk_model_free(model);
     return status;
 }
@@ -303,7 +335,7 @@ int cmd_eval(const struct command *command, int argc, char **argv) {
     a.model.n_ctx = a.ctx;
     if (!status) status = model_opts_from_args(&a.model, &eval.models.opts);
     if (!status) status = model_find(a.model.model, false, &path);
-    if (!status && a.ctx) status = check_context(&a);
+    if (!status) status = read_header(&a, kv);
     if (!status) {
         eval.n_kv = a.kv.n;
         eval.models.path = path;

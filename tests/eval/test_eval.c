@@ -160,6 +160,30 @@ static void test_results_survive(void **state) {
     json_decref(record);
 }
 
+/* A recipe of thousands of bytes is a name, too: all of it counts. */
+static void test_results_have_long_names(void **state) {
+    enum { LEN = 4000 };
+    struct lk_results_file *results;
+    lk_err err = {0};
+    char kv[2][LEN + 1];
+    json_t *record = json_pack("{s:f}", "v", 0.1);
+    for (int i = 0; i < 2; i++) {
+        memset(kv[i], 'r', LEN);
+        kv[i][LEN - 1] = (char)('0' + i);
+        kv[i][LEN] = 0;
+    }
+    unlink(in_folder("results"));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(open_results(&results, "results", "m", &err), LK_OK);
+        if (i == 0)
+            assert_int_equal(lk_results_add_item(results, "task", kv[0], "1", record, &err), LK_OK);
+        assert_true(lk_record_number(lk_results_item(results, "task", kv[0], "1"), "v") == 0.1);
+        assert_null(lk_results_item(results, "task", kv[1], "1"));
+        lk_results_close(results, NULL);
+    }
+    json_decref(record);
+}
+
 static lk_status open_with_sidecar(const char *name, const char *sidecar, lk_err *err) {
     struct lk_results_file *results;
     struct lk_eval eval = {.models = {.path = model_path, .opts = {.sidecar = sidecar}}};
@@ -423,6 +447,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_means),
         cmocka_unit_test(test_results_survive),
+        cmocka_unit_test(test_results_have_long_names),
         cmocka_unit_test(test_results_of_a_sidecar),
         cmocka_unit_test(
             test_bytes_are_the_ledgers), /* forks, so it runs before there are threads */

@@ -47,13 +47,19 @@ cp out table
 good recipes "$(stored auto-3)"
 good plan --kv auto --kv best-4 --kv auto-3 --kv best-3 --kv auto-2 --kv best-2 -c 8k --json
 json 'all(d["plans"][i]["cache_bytes"] <= d["plans"][i + 1]["cache_bytes"] for i in (0, 2, 4))'
+printf 'one fish two fish %.0s' {1..120} >longer
+for recipe in auto-3 "$(stored auto-3)"; do
+  good eval text --text longer -c 256 --limit 1 --kv "$recipe" -o results.jsonl
+  says "$recipe"
+  grep -vc '"type":"run"' results.jsonl >>n_result
+done
+[ "$(sort -u n_result | wc -l)" = 1 ] || fail "eval: auto-3 is another recipe than the stored one"
 good tune -t 1
 cmp -s out table || fail "the second run stores something else"
 good tune -t 1 --json
 json '[r["name"] for r in d["stored"]] == ["auto-4", "auto-3", "auto-2"]'
 
 # A text shorter than a chunk: both chunks have all of it.
-printf 'one fish two fish %.0s' {1..120} >longer
 good run -f longer -n 1 --kv f16 --json
 n=$(python3 -c 'import json; print(2 * json.load(open("out"))["prompt_tokens"])')
 good tune -t 1 --text longer
