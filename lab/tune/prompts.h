@@ -63,8 +63,9 @@ const int32_t *lk_prompts_tok(const struct lk_prompts *h, size_t chunk);
 lk_status lk_prompts_compute_prompt(struct lk_prompts *h, size_t chunk, lk_err *err);
 lk_status lk_prompts_predict(struct lk_prompts *h, size_t chunk, lk_err *err);
 
-/* Evaluate the scored tokens of a chunk with a session that has the prompt, and compare predictions.
- * score: [n_query]; nll: also find the negative logarithms of the next tokens' probabilities. */
+/* Evaluate the scored tokens of a chunk with a session that has the prompt, and compare
+ * predictions. score: [n_query]; nll: also find the negative logarithms of the next tokens'
+ * probabilities. */
 lk_status lk_prompts_score(struct lk_prompts *h, size_t chunk, lk_session *s, bool nll,
                            lk_prediction *score, lk_err *err);
 

@@ -82,8 +82,8 @@ static inline size_t lk_prefill_pos(const struct lk_prefill *p, size_t at) {
     return at < p->n_tok ? at : p->n_tok;
 }
 
-/* Memory for all tokens of p; lk_prefill_alloc_rows: without hidden states, if no layer is computed.
- * The caller frees what was allocated, also after a failure: LK_E_NOMEM. */
+/* Memory for all tokens of p; lk_prefill_alloc_rows: without hidden states, if no layer is
+ * computed. The caller frees what was allocated, also after a failure: LK_E_NOMEM. */
 lk_status lk_prefill_alloc(struct lk_prefill *p, lk_err *err);
 lk_status lk_prefill_alloc_rows(struct lk_prefill *p, lk_err *err);
 void lk_prefill_free(struct lk_prefill *p);

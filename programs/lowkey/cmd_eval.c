@@ -185,8 +185,8 @@ static const char *name_of(const struct lk_eval *eval, const struct string_list 
     return kv;
 }
 
-/* Print one task: a row per subject, a column per metric that any subject has. Returns whether there
- * was a result. `again`: after another table. */
+/* Print one task: a row per subject, a column per metric that any subject has. Returns whether
+ * there was a result. `again`: after another table. */
 static bool print_task_table(const struct lk_eval *eval, const struct string_list *given,
                              const struct lk_task *task, bool again) {
     const char *kv[LK_MAX_EVAL_KV],
