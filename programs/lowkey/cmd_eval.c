@@ -58,10 +58,8 @@ static int read_args(const struct command *command, int argc, char **argv, struc
          {
              {'k', "kv", "RECIPE",
               "preset, recipe or file, or auto, auto-3, auto-2 (default best-4), or llama.cpp:TYPE "
-              "for "
-              "libllama's cache of type f16, q8_0, q5_1, q5_0, q4_1, "
-              "q4_0, "
-              "iq4_nl or plain (f16 without flash attention); may be repeated",
+              "for libllama's cache of type f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl or plain "
+              "(f16 without flash attention); may be repeated",
               OPT_TEXTS, &a->kv,
               .complete = KV_WORDS
               " llama.cpp:f16 llama.cpp:q8_0 llama.cpp:q5_1 llama.cpp:q5_0 llama.cpp:q4_1 "
