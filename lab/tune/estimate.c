@@ -420,7 +420,7 @@ static lk_status estimate_all(struct estimate *e, lk_err *err) {
     lk_status status = LK_OK;
     for (size_t i = 0; !status && i < h->n_chunk; i++)
         status = lk_prompts_compute_prompt(h, i, err);
-    /* Not before: the scratch memory of prompts is as large. */
+    /* Only now: prompts need scratch memory of the same size. */
     if (!status) status = alloc_arrays(e, err);
     for (size_t i = 0; !status && i < h->n_chunk; i++) status = estimate_chunk(e, i, err);
     for (size_t i = 0; !status && i < h->n_chunk; i++) status = measure_anchors(e, i, err);

@@ -138,7 +138,7 @@ static int read_recipe_texts(const struct string_list *kv, char **text) {
     return STATUS_OK;
 }
 
-/* The texts that are missing. */
+/* The texts of 'auto', which depend on the model. */
 static int read_auto_texts(const struct string_list *kv, const lk_model *model, char **text) {
     for (size_t i = 0; i < kv->n; i++) {
         const struct string_list one = {.item = {kv->item[i]}, .n = 1};
